@@ -4,45 +4,92 @@
 STAGE := scripts/stage
 NEXTEST := $(shell cargo nextest --version >/dev/null 2>&1 && echo yes)
 
+# A stage is a target of its own. scripts/stages runs all of a list even if one fails, and names those that did.
+VERIFY := format clippy tidy doc licences msrv
+SUITE := build tests doctests python surface
+
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help test test-nisshi deps verify suite python surface fix bench bench-claims bench-partitions bench-tables e2e storm mutants
+.PHONY: help check test test-nisshi deps verify suite $(VERIFY) $(SUITE) quick fix e2e storm fuzz mutants
+.PHONY: bench bench-claims bench-partitions bench-tables
 
 help: ## this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
 
-test: deps verify suite ## everything that must pass: dependencies, verify, the whole suite
+check: ## before each commit: format, lints, tidy, and the tests that need no other server; two minutes when warm
+	@scripts/stages format clippy tidy quick
+
+test: deps ## everything that must pass: dependencies, verify, the whole suite
+	@scripts/stages $(VERIFY) $(SUITE)
 
 deps: ## install what the tests need, or say what is missing
 	@$(STAGE) deps scripts/install-test-deps
 
-verify: ## format, lints, tidy, documentation; writes nothing to the source
+verify: ## format, lints, tidy, documentation, licences, minimum Rust; writes nothing to the source
+	@scripts/stages $(VERIFY)
+
+format:
 	@$(STAGE) format cargo fmt --all --check
+
+clippy:
 	@$(STAGE) clippy cargo clippy --workspace --all-targets -- -D warnings
-	@$(STAGE) tidy cargo test --workspace --test tidy
+
+# The one package that is built alone: it has no dependencies, so nothing is built twice.
+tidy: ## the rules of style, which build in seconds
+	@$(STAGE) tidy cargo test --package solehold-tidy
+
+doc:
 	@$(STAGE) doc env RUSTDOCFLAGS=-Dwarnings cargo doc --no-deps --workspace
+
+licences:
+	@$(STAGE) licences scripts/check-licences
+
+msrv:
+	@$(STAGE) msrv scripts/check-msrv
 
 # Servers that tests start keep their data in memory where there is such a folder. Many tests are about answers that
 # come within a second, and a busy disk takes longer to sync.
 IN_MEMORY := $(if $(wildcard /dev/shm/.),TMPDIR=/dev/shm)
 
-# Tests run in parallel. nextest does so across crates too, but knows no documentation tests.
 suite: ## build, then run every test
+	@scripts/stages $(SUITE)
+
+# Everything that tests run is built by this one command: another selection of packages or targets, as in
+# `cargo build --bins`, would resolve other features, and build the dependencies again.
+build:
 	@$(STAGE) build cargo test --workspace --no-run
+
+# Tests run in parallel. nextest does so across crates too, but knows no documentation tests.
 ifeq ($(NEXTEST),yes)
+tests:
 	@$(STAGE) tests env $(IN_MEMORY) cargo nextest run --workspace --no-fail-fast
+
+doctests:
 	@$(STAGE) doctests cargo test --workspace --doc
+
+# .config/nextest.toml has the selection.
+quick:
+	@$(STAGE) quick env $(IN_MEMORY) cargo nextest run --workspace --no-fail-fast --profile quick
 else
-	@$(STAGE) tests env $(IN_MEMORY) cargo test --workspace
+tests:
+	@$(STAGE) tests env $(IN_MEMORY) cargo test --workspace --no-fail-fast
+
+# `cargo test` has run them already.
+doctests:
+
+# Without nextest there is no selection by name: the unit tests alone.
+quick:
+	@$(STAGE) quick env $(IN_MEMORY) cargo test --workspace --no-fail-fast --lib --bins
 endif
-	@$(STAGE) python clients/python/test
-	@$(STAGE) surface scripts/check-surface
 
 python: ## the tests of the Python client, against the server that was built last
 	@$(STAGE) python clients/python/test
 
 surface: ## every route of the server that was built last, against its own description
 	@$(STAGE) surface scripts/check-surface
+
+fuzz: ## every parser of foreign input for a minute, with libFuzzer; FUZZ_SECONDS=N, TARGETS="mqtt_topic yaml"
+	@$(STAGE) fuzz scripts/fuzz $(TARGETS)
 
 fix: ## format, and apply what clippy can repair
 	cargo fmt --all
@@ -52,15 +99,16 @@ fix: ## format, and apply what clippy can repair
 e2e: ## one example under full load: EXAMPLE=gateway, reconciler, pipeline, tracker or orchestrator
 	@test -n "$(EXAMPLE)" && test -d "examples/$(EXAMPLE)" || \
 		{ echo "name an example: make e2e EXAMPLE=gateway (or $(notdir $(wildcard examples/*)))" >&2; exit 2; }
-	@$(STAGE) build-binaries cargo build --workspace --bins
+	@$(MAKE) --no-print-directory build
 	@$(STAGE) e2e-$(EXAMPLE) env SOLEHOLD_E2E=full cargo test --workspace --test $(EXAMPLE)_e2e -- --nocapture
 
 storm: ## five minutes of faults over two servers and four agents; SOLEHOLD_STORM_SEED=N repeats the choices of a run
+	@$(MAKE) --no-print-directory build
 	@$(STAGE) storm env $(IN_MEMORY) SOLEHOLD_E2E=full cargo test --workspace --test storm -- --nocapture
 
 # The tests of partitions and of the orchestrator, which `make test` runs against Apache Kafka 0.9.
 test-nisshi: ## the same tests against nisshi, a broker of today's protocol; builds it first, which takes a while
-	@$(STAGE) build-binaries cargo build --workspace --bins
+	@$(MAKE) --no-print-directory build
 	@nisshi=$$(scripts/nisshi-for-tests) && $(STAGE) nisshi env SOLEHOLD_TEST_NISSHI="$$nisshi" \
 		cargo test --workspace --test partitions --test dispatch --test jobs --test orchestrator_e2e -- --nocapture
 

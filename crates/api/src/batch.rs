@@ -17,7 +17,7 @@ use crate::{
     leases::stats_document,
     limits::{BATCH_ITEMS_MAX, RESOURCE_TTL},
     problem::Problem,
-    resources::Grant,
+    resources::GrantBody,
     terms::{AcquireFields, AcquireTerms, FinalState, Proof},
 };
 
@@ -187,9 +187,9 @@ fn target(
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub enum BatchItem {
     /// It was granted, now or earlier to the same request id.
-    Granted { lease: Box<Grant> },
+    Granted { lease: Box<GrantBody> },
     /// It was renewed.
-    Renewed { lease: Box<Grant> },
+    Renewed { lease: Box<GrantBody> },
     /// It was released.
     Released { lease_id: Uuid },
     /// It was refused; nothing was changed.
@@ -273,7 +273,7 @@ mod tests {
     fn results_say_what_became_of_each() {
         let lease = lease_view(key("k"), "{}");
         let grant = outcome::Grant { lease, state: None, revision: Revision(7), repeated: false };
-        let lease = Box::new(Grant::of(&grant, 500));
+        let lease = Box::new(GrantBody::of(&grant, 500));
         let problem = Box::new(Problem::from_refusal(&Refusal::Exists));
         let results = BatchResults {
             results: vec![

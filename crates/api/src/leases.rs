@@ -1,7 +1,7 @@
 //! Leases by their ids, in a form that the clients of a camera pipeline know.
 //!
 //! Such a client takes only 200 with JSON for success and reads `{success, lease, error, retry_after_seconds}`, while
-//! its documents show flat fields: an [`Envelope`] is both. A [`Lease`] on a camera also has the fields of
+//! its documents show flat fields: an [`Envelope`] is both. A [`LeaseBody`] on a camera also has the fields of
 //! [`CameraLease`]; no other has.
 
 use std::{collections::BTreeMap, fmt};
@@ -241,8 +241,8 @@ claims!(RenewLease, ReleaseLease, HeartbeatLease, RevokeLease);
 
 /// A lease on a resource of any kind.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct Lease {
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = Lease))]
+pub struct LeaseBody {
     pub lease_id: Uuid,
     pub tenant: String,
     pub site: Option<String>,
@@ -308,7 +308,7 @@ pub struct CameraLease {
     pub zone_version: String,
 }
 
-impl Lease {
+impl LeaseBody {
     /// A lease as it was judged at a revision.
     pub fn of(view: &LeaseView, revision: Revision) -> Self {
         let lease = &view.lease;
@@ -464,7 +464,7 @@ impl fmt::Display for EndedLease {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub enum FlatFields {
     /// Those of the lease.
-    Lease(Box<Lease>),
+    Lease(Box<LeaseBody>),
     /// Those of the problem.
     Problem(Box<Problem>),
     /// Those of a lease that has ended.
@@ -487,7 +487,7 @@ pub enum FlatFields {
 pub struct Envelope {
     pub success: bool,
     /// The lease, if it is active.
-    pub lease: Option<Box<Lease>>,
+    pub lease: Option<Box<LeaseBody>>,
     /// Why it was refused.
     pub error: Option<String>,
     /// Seconds after which to try again.
@@ -502,7 +502,7 @@ pub struct Envelope {
 
 impl Envelope {
     /// An active lease.
-    pub fn held(lease: Lease) -> Self {
+    pub fn held(lease: LeaseBody) -> Self {
         let lease = Box::new(lease);
         let flat = FlatFields::Lease(lease.clone());
         Self { lease: Some(lease), ..Self::done(flat) }
@@ -512,7 +512,7 @@ impl Envelope {
     pub fn granted(grant: &Grant) -> Self {
         let (now, left_ms) = (grant.lease.now, grant.lease.ttl_left_ms());
         let next_heartbeat_due = Some(now.plus_ms(left_ms / 2).into());
-        Self { next_heartbeat_due, ..Self::held(Lease::granted(grant)) }
+        Self { next_heartbeat_due, ..Self::held(LeaseBody::granted(grant)) }
     }
 
     fn done(flat: FlatFields) -> Self {
@@ -570,7 +570,7 @@ pub struct LeaseQuery {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct LeaseList {
-    pub leases: Vec<Lease>,
+    pub leases: Vec<LeaseBody>,
     /// Where the next page begins; null on the last.
     pub next: Option<PageCursor>,
     /// The point in the watch at which this was read.

@@ -49,7 +49,7 @@ pub struct Lock {
 impl Lock {
     /// A lock as it is listed, with the first in line.
     pub fn of<'a>(
-        resource: &crate::resources::Resource,
+        resource: &crate::resources::ResourceBody,
         lease: Option<&LeaseView>,
         waiters: impl Iterator<Item = &'a waiter::Waiter>,
     ) -> Self {

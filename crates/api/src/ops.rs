@@ -46,7 +46,7 @@ mod tests {
         round_trip(&Health {
             status: text("ok"),
             node_id: text("n-1"),
-            version: text("0.1.0"),
+            version: text("0.2.0"),
             engine: text("memory"),
         });
         round_trip(&Ready {

@@ -17,7 +17,7 @@ use uuid::Uuid;
 use crate::{
     document::to_document,
     field::{Checked, Faults},
-    leases::Lease,
+    leases::LeaseBody,
     limits::{
         LABELS_MAX, PLACEMENT_BAND_PERCENT_MAX, PLACEMENT_MOVES_MAX, PLACEMENT_WINDOW_MS_MAX,
         REASON_BYTES_MAX, STATIC_RESOURCES_MAX, STATIC_RUNNERS_MAX,
@@ -123,7 +123,7 @@ pub struct Assignments {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub assigned_cameras: Option<Vec<String>>,
     /// Everything that it holds.
-    pub leases: Vec<Lease>,
+    pub leases: Vec<LeaseBody>,
     /// The revision as of which this is so.
     pub revision: u64,
     /// The version of the algorithm that planned what follows.

@@ -316,8 +316,8 @@ impl HeldLease {
 
 /// The result of an acquire or renewal: the lease, and the state document of the former holder.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct Grant {
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = Grant))]
+pub struct GrantBody {
     #[serde(flatten)]
     pub lease: HeldLease,
     /// The state document; null if there is none.
@@ -334,7 +334,7 @@ pub struct Grant {
     pub slack_ms: u64,
 }
 
-impl Grant {
+impl GrantBody {
     /// A grant as the machine gave it.
     pub fn of(grant: &outcome::Grant, slack_ms: u64) -> Self {
         Self {
@@ -390,8 +390,8 @@ pub struct PendingLease {
 
 /// A resource and who holds it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct Resource {
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = Resource))]
+pub struct ResourceBody {
     pub tenant: String,
     pub kind: String,
     pub key: String,
@@ -423,7 +423,7 @@ pub struct Resource {
     pub epoch: Option<u64>,
 }
 
-impl Resource {
+impl ResourceBody {
     /// A resource at a time; `lease` is the one on it, if there is one.
     pub fn of(resource: &core::Resource, lease: Option<&outcome::LeaseView>, now: StoreTime) -> Self {
         let declared = resource.declared.as_deref().cloned().unwrap_or_default();
@@ -504,7 +504,7 @@ pub struct DeleteQuery {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ResourceList {
-    pub resources: Vec<Resource>,
+    pub resources: Vec<ResourceBody>,
     /// Where the next page begins; null on the last.
     pub next: Option<PageCursor>,
 }

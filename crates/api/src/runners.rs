@@ -18,7 +18,7 @@ use uuid::Uuid;
 use crate::{
     document::{read, to_document, to_fields},
     field::{Checked, Faults, FieldError},
-    leases::Lease,
+    leases::LeaseBody,
     limits::{
         CAPACITY_DEFAULT, CAPACITY_MAX, CAPACITY_MIN, LABELS_MAX, RUNNER_SESSION_TTL, RUNNER_SILENCE_MS_MAX,
     },
@@ -383,7 +383,7 @@ pub struct RunnerHeartbeat {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sealed_cursor: Option<String>,
     /// Everything that it holds; what is not here it does not hold.
-    pub leases: Vec<Lease>,
+    pub leases: Vec<LeaseBody>,
 }
 
 /// A runner in the registry.

@@ -28,7 +28,7 @@ mod tests {
     use utoipa::ToSchema;
 
     use super::*;
-    use crate::{leases::Envelope, problem::Problem, resources::Resource, watch::WatchFrame};
+    use crate::{leases::Envelope, problem::Problem, resources::ResourceBody, watch::WatchFrame};
 
     /// The schema of a type, and the names of those that it is made of.
     fn of<T: ToSchema>() -> (String, Vec<String>) {
@@ -47,7 +47,7 @@ mod tests {
         );
         let (event, _) = of::<crate::watch::LeaseEvent>();
         assert!(event.contains("lease_stolen") && event.contains("resource_deleted"), "{event}");
-        let (session, _) = of::<crate::sessions::Session>();
+        let (session, _) = of::<crate::sessions::SessionBody>();
         assert!(session.contains("superseded"), "{session}");
     }
 
@@ -64,6 +64,6 @@ mod tests {
             assert!(parts.contains(&part.to_owned()), "{part} is not in {parts:?}");
         }
         assert!(of::<WatchFrame>().1.contains(&"Ownership".to_owned()));
-        assert!(of::<Resource>().1.contains(&"HeldLease".to_owned()));
+        assert!(of::<ResourceBody>().1.contains(&"HeldLease".to_owned()));
     }
 }

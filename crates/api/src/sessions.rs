@@ -95,8 +95,8 @@ impl HeartbeatSession {
 
 /// A session and everything attached to it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct Session {
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = Session))]
+pub struct SessionBody {
     pub session_id: Uuid,
     pub tenant: String,
     pub holder: String,
@@ -131,7 +131,7 @@ pub struct Session {
     pub pending: Vec<OfferedLease>,
 }
 
-impl Session {
+impl SessionBody {
     /// A session at `now`, with the leases attached to it.
     pub fn of<'a>(
         session: &core::Session,
@@ -277,7 +277,7 @@ mod tests {
     #[test]
     fn a_session_is_shown_with_what_hangs_on_it() {
         let (session, lease) = (session(), lease_view(key("k"), "{}"));
-        let shown = Session::of(&session, [&lease], [], StoreTime(2_000), 500);
+        let shown = SessionBody::of(&session, [&lease], [], StoreTime(2_000), 500);
         round_trip(&shown);
         assert_eq!(
             (shown.ttl_ms, shown.full_ttl_ms, shown.slack_ms, shown.revision),

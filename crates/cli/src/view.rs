@@ -44,8 +44,8 @@ pub struct LeaseView {
     pub stats: BTreeMap<String, Value>,
 }
 
-impl From<leases::Lease> for LeaseView {
-    fn from(lease: leases::Lease) -> Self {
+impl From<leases::LeaseBody> for LeaseView {
+    fn from(lease: leases::LeaseBody) -> Self {
         Self {
             lease_id: lease.lease_id,
             tenant: lease.tenant,
@@ -98,12 +98,14 @@ pub struct GrantView {
     pub repeated: bool,
 }
 
-impl From<resources::Grant> for GrantView {
-    fn from(grant: resources::Grant) -> Self {
-        let state = grant.state;
-        let revision = grant.revision;
-        let repeated = grant.repeated;
-        Self { lease: grant.lease.into(), state, revision, repeated }
+impl From<resources::GrantBody> for GrantView {
+    fn from(grant: resources::GrantBody) -> Self {
+        Self {
+            state: grant.state,
+            revision: grant.revision,
+            repeated: grant.repeated,
+            lease: grant.lease.into(),
+        }
     }
 }
 

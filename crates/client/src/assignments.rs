@@ -12,7 +12,7 @@ use solehold_api::{
 };
 use solehold_core::key::SessionId;
 
-use crate::{Http, Resource};
+use crate::{Http, ResourceName};
 
 /// How long the server may wait until it plans something else for a runner.
 const CHANGE_MAX: Duration = Duration::from_secs(10);
@@ -31,14 +31,14 @@ pub enum Want {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Assigned {
     /// To be had, or kept.
-    pub wanted: BTreeMap<Resource, Want>,
+    pub wanted: BTreeMap<ResourceName, Want>,
     /// Those of them that the runner holds, as far as the server knows: to be kept, and not to be acquired once they
     /// are lost.
-    pub held: BTreeSet<Resource>,
+    pub held: BTreeSet<ResourceName>,
     /// To be released, without waiting for another runner.
-    pub unwanted: Vec<Resource>,
+    pub unwanted: Vec<ResourceName>,
     /// Held, and no other runner is planned to take it over.
-    pub stays: Vec<Resource>,
+    pub stays: Vec<ResourceName>,
     /// Changes with the answer.
     pub version: Option<String>,
 }
@@ -69,8 +69,8 @@ struct Item {
 }
 
 impl Item {
-    fn resource(&self) -> Option<Resource> {
-        Resource::new(&self.kind, &self.key).ok()
+    fn resource(&self) -> Option<ResourceName> {
+        ResourceName::new(&self.kind, &self.key).ok()
     }
 }
 
@@ -140,7 +140,7 @@ mod tests {
             "acquire": [{"kind": "camera", "key": "b"}, {"kind": "camera", "key": "c", "holder": "other"}],
             "release": [{"kind": "camera", "key": "d", "next": "other"}, {"kind": "camera", "key": "e"}], "revision": 3}"#;
         let assigned = Assigned::of(&serde_json::from_str(answer).expect("an answer"));
-        let camera = |key: &str| Resource::new("camera", key).expect("a name");
+        let camera = |key: &str| ResourceName::new("camera", key).expect("a name");
         let wanted =
             [("a", Want::Free), ("b", Want::Free), ("c", Want::Moves), ("d", Want::Free), ("f", Want::Free)];
         assert_eq!(assigned.wanted, wanted.map(|(key, want)| (camera(key), want)).into());

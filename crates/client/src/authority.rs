@@ -23,25 +23,25 @@ use uuid::Uuid;
 use crate::news::{News, Newsroom};
 
 /// What was answered: done, refused, or unknown.
-pub type Reply<T> = Result<Result<T, Refusal>, AuthorityError>;
+pub type Reply<T> = Result<Result<T, RefusalReason>, AuthorityError>;
 
 /// A thing that one holder at a time may work on. The authority knows its tenant.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Resource {
+pub struct ResourceName {
     /// What sort of thing.
     pub kind: Name,
     /// Which one of that sort.
     pub key: Name,
 }
 
-impl Resource {
+impl ResourceName {
     /// Checks both names.
     ///
     /// ```
-    /// use solehold_client::Resource;
+    /// use solehold_client::ResourceName;
     ///
-    /// assert_eq!(Resource::new("job", "nightly")?.to_string(), "job/nightly");
-    /// assert_eq!(Resource::new("job", "").expect_err("empty").to_string(), "the key is empty; a name has 1 to 255 bytes");
+    /// assert_eq!(ResourceName::new("job", "nightly")?.to_string(), "job/nightly");
+    /// assert_eq!(ResourceName::new("job", "").expect_err("empty").to_string(), "the key is empty; a name has 1 to 255 bytes");
     /// # Ok::<(), solehold_client::BadName>(())
     /// ```
     pub fn new(kind: impl AsRef<str>, key: impl AsRef<str>) -> Result<Self, BadName> {
@@ -49,7 +49,7 @@ impl Resource {
     }
 }
 
-impl fmt::Display for Resource {
+impl fmt::Display for ResourceName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.kind, self.key)
     }
@@ -71,7 +71,7 @@ pub(crate) fn checked(what: &'static str, text: impl AsRef<str>) -> Result<Name,
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AcquireRequest {
     /// What is asked for.
-    pub resource: Resource,
+    pub resource: ResourceName,
     /// Who asks.
     pub holder: Name,
     /// The session that keeps the lease.
@@ -86,7 +86,7 @@ pub struct AcquireRequest {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HeldLease {
     /// What is held.
-    pub resource: Resource,
+    pub resource: ResourceName,
     /// The identity of the grant.
     pub lease: LeaseId,
     /// Its fencing token.
@@ -150,14 +150,14 @@ pub enum Operation {
 #[derive(Debug, Clone, PartialEq)]
 pub enum Completion {
     /// A lease was granted or renewed.
-    Held(Grant),
+    Held(GrantedLease),
     /// It was released.
     Released,
 }
 
 /// A lease as its holder learns of it.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Grant {
+pub struct GrantedLease {
     /// The lease.
     pub held: HeldLease,
     /// How long it has left, by the authority.
@@ -202,7 +202,7 @@ pub struct Beat {
     /// Which of the leases are asked for by their next holders.
     pub hand_overs: Arc<[(LeaseId, HandOver)]>,
     /// The leases that it will have as soon as their present holders release them.
-    pub pending: Arc<[(LeaseId, Resource)]>,
+    pub pending: Arc<[(LeaseId, ResourceName)]>,
 }
 
 /// Most events that are read to find out which lease came before a grant; only the newest that names a token counts.
@@ -232,7 +232,7 @@ pub type Attributes = serde_json::Map<String, Value>;
 /// Why the authority refused. Nothing was changed by what was asked.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{detail}")]
-pub struct Refusal {
+pub struct RefusalReason {
     /// What programs look at.
     pub code: ErrorCode,
     /// What happened, to what, and what to do.
@@ -256,7 +256,7 @@ pub struct WrongRequest {
     pub limit: Option<Limit>,
 }
 
-impl Refusal {
+impl RefusalReason {
     /// Whether the session is over: unknown, expired, closed or superseded.
     pub fn ends_session(&self) -> bool {
         matches!(self.code, ErrorCode::NoSession | ErrorCode::SessionSuperseded)
@@ -278,7 +278,7 @@ impl Refusal {
     }
 }
 
-impl From<Problem> for Refusal {
+impl From<Problem> for RefusalReason {
     fn from(problem: Problem) -> Self {
         let is_wrong = !problem.errors.is_empty() || problem.limit.is_some();
         let wrong = WrongRequest { errors: problem.errors, limit: problem.limit };
@@ -396,26 +396,26 @@ pub trait Authority: Send + Sync + 'static {
 
     /// Acquires, and waits in line for at most `wait`. Asked again with the same request it keeps its place. `None`
     /// means that this authority has no line to wait in.
-    async fn acquire_waiting(&self, ask: &AcquireRequest, wait: Duration) -> Option<Reply<Grant>>;
+    async fn acquire_waiting(&self, ask: &AcquireRequest, wait: Duration) -> Option<Reply<GrantedLease>>;
 
     /// Spends a request, seen or not: it gets nothing from now on, and what it got is released.
-    async fn cancel(&self, resource: &Resource, holder: &Name, request: &Name) -> Reply<()>;
+    async fn cancel(&self, resource: &ResourceName, holder: &Name, request: &Name) -> Reply<()>;
 
     /// Writes the state document under a lease.
     async fn write_state(&self, held: &HeldLease, write: &StateWrite) -> Reply<()>;
 
     /// The state document of a resource, if there is one.
-    async fn read_state(&self, resource: &Resource) -> Reply<Option<StateDocument>>;
+    async fn read_state(&self, resource: &ResourceName) -> Reply<Option<StateDocument>>;
 
     /// The token of the lease that came before the grant with this token, by the history of the resource; none if that
     /// part of the history is no longer kept.
-    async fn token_before(&self, resource: &Resource, grant: Token) -> Reply<Option<Token>>;
+    async fn token_before(&self, resource: &ResourceName, grant: Token) -> Reply<Option<Token>>;
 
     /// Asks the holder of a resource to hand it over to a session. The answer is the id of the pending lease, which
     /// becomes active, or lapses after `within` (rule 16). A repeat of the same request gets the same.
     async fn hand_over(
         &self,
-        resource: &Resource,
+        resource: &ResourceName,
         request: Uuid,
         to: SessionId,
         within: Duration,
@@ -423,7 +423,7 @@ pub trait Authority: Send + Sync + 'static {
     ) -> Reply<LeaseId>;
 
     /// Calls a hand-over off, by the id of the pending lease.
-    async fn call_off(&self, resource: &Resource, pending: LeaseId) -> Reply<()>;
+    async fn call_off(&self, resource: &ResourceName, pending: LeaseId) -> Reply<()>;
 
     /// Waits until something has happened to one of the sessions, whose sets of leases are known as of these revisions.
     /// `None` means that this authority cannot tell.

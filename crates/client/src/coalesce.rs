@@ -43,13 +43,13 @@ impl Sent {
     }
 }
 
-struct Entry {
+struct QueuedOperation {
     operation: Operation,
     sent: Sent,
     reply: oneshot::Sender<Reply<Completion>>,
 }
 
-impl Entry {
+impl QueuedOperation {
     /// Whether it goes out now. A caller that gives up drops the receiver first and looks at the mark then, so that one
     /// of the two sees what the other did.
     fn is_wanted(&self) -> bool {
@@ -61,9 +61,9 @@ impl Entry {
 /// Gathers operations and sends them together.
 #[derive(Debug)]
 pub struct Coalescer {
-    acquires: mpsc::Sender<Entry>,
-    renewals: mpsc::Sender<Entry>,
-    releases: mpsc::Sender<Entry>,
+    acquires: mpsc::Sender<QueuedOperation>,
+    renewals: mpsc::Sender<QueuedOperation>,
+    releases: mpsc::Sender<QueuedOperation>,
 }
 
 impl Coalescer {
@@ -91,14 +91,16 @@ impl Coalescer {
         };
         let (reply, answer) = oneshot::channel();
         let stopped = |why: &str| AuthorityError::Unknown(why.to_owned());
-        lane.send(Entry { operation, sent, reply }).await.map_err(|_| stopped("the client has stopped"))?;
+        lane.send(QueuedOperation { operation, sent, reply })
+            .await
+            .map_err(|_| stopped("the client has stopped"))?;
         answer.await.map_err(|_| stopped("the request was given up"))?
     }
 }
 
 /// One lane, for ever.
-async fn run(authority: Arc<dyn Authority>, mut queue: mpsc::Receiver<Entry>) {
-    let mut waiting: Vec<Entry> = Vec::new();
+async fn run(authority: Arc<dyn Authority>, mut queue: mpsc::Receiver<QueuedOperation>) {
+    let mut waiting: Vec<QueuedOperation> = Vec::new();
     let mut flights = JoinSet::new();
     loop {
         if waiting.is_empty() {
@@ -131,8 +133,8 @@ async fn run(authority: Arc<dyn Authority>, mut queue: mpsc::Receiver<Entry>) {
     while flights.join_next().await.is_some() {}
 }
 
-async fn send(authority: Arc<dyn Authority>, mut batch: Vec<Entry>) {
-    batch.retain(Entry::is_wanted);
+async fn send(authority: Arc<dyn Authority>, mut batch: Vec<QueuedOperation>) {
+    batch.retain(QueuedOperation::is_wanted);
     if batch.is_empty() {
         return;
     }

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use crate::{
     authority::checked,
-    session::{AcquireError, Guard, Session},
+    session::{AcquireError, ClientSession, Guard},
 };
 
 /// The kind of a role among resources.
@@ -21,16 +21,16 @@ const TERM_WAIT: Duration = Duration::from_secs(3_600);
 /// ```
 /// # tokio::runtime::Runtime::new().expect("a runtime").block_on(async {
 /// use std::sync::Arc;
-/// use solehold_client::{Embedded, Session, SessionConfig, elect};
+/// use solehold_client::{Embedded, ClientSession, SessionConfig, elect};
 ///
 /// let authority = Arc::new(Embedded::open("memory:").await?);
-/// let session = Session::open(authority, SessionConfig::new("node-1")).await?;
+/// let session = ClientSession::open(authority, SessionConfig::new("node-1")).await?;
 /// let token = elect(&session, "compactor", |guard| async move { guard.token() }).await?;
 /// assert!(token.0 > 0);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// # }).expect("it runs");
 /// ```
-pub async fn elect<T, F, W>(session: &Session, role: &str, mut lead: F) -> Result<T, AcquireError>
+pub async fn elect<T, F, W>(session: &ClientSession, role: &str, mut lead: F) -> Result<T, AcquireError>
 where
     F: FnMut(Arc<Guard>) -> W,
     W: Future<Output = T>,

@@ -27,8 +27,8 @@ use uuid::Uuid;
 use crate::{
     authority::{
         AcquireRequest, Attributes, Authority, AuthorityError, Beat, Completion, EVENTS_BEFORE_GRANT_MAX,
-        Grant, HandOver, HeartbeatAttempt, HeldLease, Metrics, Node, Opening, Operation, Refusal, Reply,
-        Resource, StateDocument, StateWrite,
+        GrantedLease, HandOver, HeartbeatAttempt, HeldLease, Metrics, Node, Opening, Operation,
+        RefusalReason, Reply, ResourceName, StateDocument, StateWrite,
     },
     news::{News, Newsroom},
 };
@@ -43,11 +43,11 @@ const PAGE: usize = 1_000;
 /// ```
 /// # tokio::runtime::Runtime::new().expect("a runtime").block_on(async {
 /// use std::sync::Arc;
-/// use solehold_client::{Embedded, Session, SessionConfig};
+/// use solehold_client::{Embedded, ClientSession, SessionConfig};
 ///
 /// // In real life `postgres://...` or a folder: what is in memory is gone with the process.
 /// let authority = Arc::new(Embedded::open("memory:").await?);
-/// let session = Session::open(authority, SessionConfig::new("worker-1")).await?;
+/// let session = ClientSession::open(authority, SessionConfig::new("worker-1")).await?;
 /// let guard = session.acquire("job", "nightly").await?;
 /// assert!(guard.is_live());
 /// guard.release().await?;
@@ -101,7 +101,7 @@ impl Embedded {
         Duration::from_millis(self.engine.clock_slack_ms())
     }
 
-    fn key(&self, resource: &Resource) -> ResourceKey {
+    fn key(&self, resource: &ResourceName) -> ResourceKey {
         ResourceKey { tenant: self.tenant.clone(), kind: resource.kind.clone(), key: resource.key.clone() }
     }
 
@@ -110,7 +110,7 @@ impl Embedded {
         Claim { target, token: Some(held.token), session: None, holder: None }
     }
 
-    fn acquire(&self, ask: &AcquireRequest) -> Result<Acquire, Refusal> {
+    fn acquire(&self, ask: &AcquireRequest) -> Result<Acquire, RefusalReason> {
         let key = self.key(&ask.resource);
         Ok(Acquire {
             lease: LeaseId::new(&key, Uuid::new_v4()),
@@ -125,7 +125,7 @@ impl Embedded {
         })
     }
 
-    fn command(&self, operation: &Operation) -> Result<Command, Refusal> {
+    fn command(&self, operation: &Operation) -> Result<Command, RefusalReason> {
         Ok(match operation {
             Operation::Acquire(ask) => Command::Acquire(self.acquire(ask)?),
             Operation::Renew(held) => Command::Renew { claim: self.claim(held), ttl_ms: None, stats: None },
@@ -181,14 +181,14 @@ impl Embedded {
 }
 
 /// What is kept with a lease, as core keeps it; what a server makes of no attributes is the same.
-fn attributes(attributes: &Attributes) -> Result<Document, Refusal> {
-    to_document("attributes", attributes).map_err(|fault| Refusal::from(Problem::from(fault)))
+fn attributes(attributes: &Attributes) -> Result<Document, RefusalReason> {
+    to_document("attributes", attributes).map_err(|fault| RefusalReason::from(Problem::from(fault)))
 }
 
 /// What was written, as core keeps it.
-fn write(write: &StateWrite) -> Result<command::StateWrite, Refusal> {
+fn write(write: &StateWrite) -> Result<command::StateWrite, RefusalReason> {
     let document =
-        to_document("state", &write.document).map_err(|fault| Refusal::from(Problem::from(fault)))?;
+        to_document("state", &write.document).map_err(|fault| RefusalReason::from(Problem::from(fault)))?;
     Ok(command::StateWrite { sequence: write.sequence, document })
 }
 
@@ -220,21 +220,21 @@ fn odd(answer: &Answer) -> AuthorityError {
 }
 
 fn held(view: outcome::LeaseView) -> HeldLease {
-    let resource = Resource { kind: view.key.kind, key: view.key.key };
+    let resource = ResourceName { kind: view.key.kind, key: view.key.key };
     HeldLease { resource, lease: view.lease.id, token: view.lease.token }
 }
 
-fn pending(view: &outcome::PendingView) -> (LeaseId, Resource) {
+fn pending(view: &outcome::PendingView) -> (LeaseId, ResourceName) {
     let (kind, key) = (view.key.kind.clone(), view.key.key.clone());
-    (view.pending.id, Resource { kind, key })
+    (view.pending.id, ResourceName { kind, key })
 }
 
 fn state(state: lease::StateDocument) -> StateDocument {
     StateDocument { document: to_value(&state.document), token: state.token, sequence: state.sequence }
 }
 
-fn granted(grant: outcome::Grant, slack: Duration) -> Grant {
-    Grant {
+fn granted(grant: outcome::Grant, slack: Duration) -> GrantedLease {
+    GrantedLease {
         ttl_left: Duration::from_millis(grant.lease.ttl_left_ms()),
         slack,
         epoch: None,
@@ -252,8 +252,9 @@ fn done(answer: Answer, slack: Duration) -> Result<Completion, AuthorityError> {
     }
 }
 
-fn told(metrics: &Metrics) -> Result<Option<Document>, Refusal> {
-    let document = to_document("metrics", metrics).map_err(|fault| Refusal::from(Problem::from(fault)))?;
+fn told(metrics: &Metrics) -> Result<Option<Document>, RefusalReason> {
+    let document =
+        to_document("metrics", metrics).map_err(|fault| RefusalReason::from(Problem::from(fault)))?;
     Ok(Some(document))
 }
 
@@ -321,7 +322,7 @@ impl Authority for Embedded {
         each.collect()
     }
 
-    async fn acquire_waiting(&self, ask: &AcquireRequest, wait: Duration) -> Option<Reply<Grant>> {
+    async fn acquire_waiting(&self, ask: &AcquireRequest, wait: Duration) -> Option<Reply<GrantedLease>> {
         let (wait, ask) = (wait.min(self.wait_max()), self.acquire(ask));
         let ask = match ask {
             Ok(ask) => ask,
@@ -335,7 +336,7 @@ impl Authority for Embedded {
         })
     }
 
-    async fn cancel(&self, resource: &Resource, holder: &Name, request: &Name) -> Reply<()> {
+    async fn cancel(&self, resource: &ResourceName, holder: &Name, request: &Name) -> Reply<()> {
         let (holder, request) = (holder.clone(), request.clone());
         let request = RequestKey { resource: self.key(resource), holder, request };
         Ok(self.ask(Command::CancelRequest(request)).await?.map(|_| ()))
@@ -351,13 +352,13 @@ impl Authority for Embedded {
         }
     }
 
-    async fn read_state(&self, resource: &Resource) -> Reply<Option<StateDocument>> {
+    async fn read_state(&self, resource: &ResourceName) -> Reply<Option<StateDocument>> {
         let key = self.key(resource);
         let loaded = self.engine.resource(&key).await.map_err(failed)?;
         Ok(Ok(loaded.state.resource(&key).and_then(|resource| resource.state.clone()).map(state)))
     }
 
-    async fn token_before(&self, resource: &Resource, grant: Token) -> Reply<Option<Token>> {
+    async fn token_before(&self, resource: &ResourceName, grant: Token) -> Reply<Option<Token>> {
         let query = EventQuery {
             resource: Some(self.key(resource)),
             newest_before: Some(Revision(grant.0)),
@@ -370,7 +371,7 @@ impl Authority for Embedded {
 
     async fn hand_over(
         &self,
-        resource: &Resource,
+        resource: &ResourceName,
         request: Uuid,
         to: SessionId,
         within: Duration,
@@ -387,7 +388,7 @@ impl Authority for Embedded {
         Ok(self.ask(Command::HandOver(ask)).await?.map(|_| lease))
     }
 
-    async fn call_off(&self, _: &Resource, pending: LeaseId) -> Reply<()> {
+    async fn call_off(&self, _: &ResourceName, pending: LeaseId) -> Reply<()> {
         let target = Target::Lease { tenant: self.tenant.clone(), id: pending };
         let claim = Claim { target, token: None, session: None, holder: None };
         Ok(self.ask(Command::Release { claim, state: None }).await?.map(|_| ()))

@@ -27,7 +27,7 @@
 //! # Overview
 //!
 //! ```text
-//!   Session (one heartbeat) ── acquire ──> Guard { token, deadline, lost(), run(), state() }
+//!   ClientSession (one heartbeat) ── acquire ──> Guard { token, deadline, lost(), run(), state() }
 //!      |            └── Locks (wait in line) ──> Guard          Cluster: configuration, routing, presence
 //!      Authority: Http (servers, failover) | Embedded (the engine in this process)       elect(): one leader
 //!      Gate: refuses work that carries an old token            Runner: holds what the server places on it
@@ -35,11 +35,11 @@
 //! ```
 //! # tokio::runtime::Runtime::new().expect("a runtime").block_on(async {
 //! use std::{sync::Arc, time::Duration};
-//! use solehold_client::{Embedded, Session, SessionConfig};
+//! use solehold_client::{Embedded, ClientSession, SessionConfig};
 //!
 //! let authority = Arc::new(Embedded::open("memory:").await?);
 //! let config = SessionConfig { ttl: Duration::from_secs(10), ..SessionConfig::new("worker-1") };
-//! let session = Session::open(authority, config).await?;
+//! let session = ClientSession::open(authority, config).await?;
 //!
 //! let guard = session.acquire("report", "2026-11").await?;
 //! let total = guard.run(async { 40 + 2 }).await?;
@@ -54,15 +54,15 @@
 //!
 //! # Errors
 //!
-//! A [`Refusal`] is an outcome: nothing was changed. An [`AuthorityError`] means that there is no outcome, or that it
+//! A [`RefusalReason`] is an outcome: nothing was changed. An [`AuthorityError`] means that there is no outcome, or that it
 //! is unknown (rule 8). Each operation has one error type, which says which of the two it was:
 //!
 //! ```text
 //!   setting up   HttpError (Http::new)      StoreError (Embedded::open)      ConfigError (ClusterConfig)
 //!                                                                                 |
-//!   opening      BadName, Refusal, AuthorityError ──> OpenError ─────────────> ClusterError
-//!   acquiring    BadName, Refusal, AuthorityError ──> AcquireError ──> LockSessionError <── LegacyError
-//!   holding      Lost,    Refusal, AuthorityError ──> GuardError           OlderHistory ──> AuthorityError
+//!   opening      BadName, RefusalReason, AuthorityError ──> OpenError ─────────────> ClusterError
+//!   acquiring    BadName, RefusalReason, AuthorityError ──> AcquireError ──> LockSessionError <── LegacyError
+//!   holding      Lost,    RefusalReason, AuthorityError ──> GuardError           OlderHistory ──> AuthorityError
 //! ```
 
 /// The code of the guides is compiled as it stands.
@@ -93,8 +93,8 @@ mod runner;
 mod session;
 
 pub use authority::{
-    Attributes, Authority, AuthorityError, BadName, HandOver, HeldLease, Metrics, Node, Obstacle, Refusal,
-    Resource, WrongRequest,
+    Attributes, Authority, AuthorityError, BadName, HandOver, HeldLease, Metrics, Node, Obstacle,
+    RefusalReason, ResourceName, WrongRequest,
 };
 #[cfg(feature = "cluster")]
 pub use cluster::{Cluster, ClusterConfig, ClusterError, ConfigError, LockSessionError, SessionLocksConfig};
@@ -109,7 +109,7 @@ pub use locks::{LOCK_KIND, LockConfig, Locks};
 pub use renewer::{Lost, Policy};
 pub use runner::{Assignment, Runner, RunnerConfig};
 pub use session::{
-    AcquireError, Contact, Guard, GuardError, OpenError, Session, SessionConfig, Surroundings,
+    AcquireError, ClientSession, Contact, Guard, GuardError, OpenError, SessionConfig, Surroundings,
 };
 pub use solehold_clock as clock;
 pub use solehold_core::{

@@ -3,8 +3,8 @@
 use std::{sync::Arc, time::Duration};
 
 use crate::{
-    authority::{Authority, Resource, checked},
-    session::{AcquireError, Guard, OpenError, Session, SessionConfig, wait_in_line},
+    authority::{Authority, ResourceName, checked},
+    session::{AcquireError, ClientSession, Guard, OpenError, SessionConfig, wait_in_line},
 };
 
 /// The kind of a lock among resources. Locks are not declared.
@@ -52,7 +52,7 @@ impl Default for LockConfig {
 /// ```
 #[derive(Debug, Clone)]
 pub struct Locks {
-    session: Session,
+    session: ClientSession,
     config: LockConfig,
 }
 
@@ -65,16 +65,16 @@ impl Locks {
     ) -> Result<Self, OpenError> {
         let every = Some(config.refresh_interval);
         let session = SessionConfig { ttl: config.ttl, every, ..SessionConfig::new(holder) };
-        Ok(Self::over(Session::open(authority, session).await?, config))
+        Ok(Self::over(ClientSession::open(authority, session).await?, config))
     }
 
     /// Locks that are attached to an open session: its ttl and heartbeat count, not those of `config`.
-    pub fn over(session: Session, config: LockConfig) -> Self {
+    pub fn over(session: ClientSession, config: LockConfig) -> Self {
         Self { session, config }
     }
 
     /// The session that the locks are attached to.
-    pub fn session(&self) -> &Session {
+    pub fn session(&self) -> &ClientSession {
         &self.session
     }
 
@@ -97,7 +97,7 @@ impl Locks {
     /// The same with another bound in time.
     pub async fn acquire_within(&self, name: &str, timeout: Duration) -> Result<Guard, AcquireError> {
         let key = checked("name of the lock", name)?;
-        let resource = Resource { kind: checked("kind", LOCK_KIND)?, key };
+        let resource = ResourceName { kind: checked("kind", LOCK_KIND)?, key };
         wait_in_line(self.session.inner(), resource, timeout, self.config.poll_interval).await
     }
 }

@@ -50,11 +50,11 @@ pub(crate) enum Word {
 /// Those of one authority's sessions that wait for news.
 #[derive(Debug, Default)]
 pub struct Newsroom {
-    shared: Arc<Shared>,
+    shared: Arc<NewsState>,
 }
 
 #[derive(Debug, Default)]
-struct Shared {
+struct NewsState {
     desk: Mutex<Desk>,
     /// Someone came or went: the question has to be asked anew.
     changed: Notify,
@@ -68,19 +68,19 @@ struct Desk {
     cursor: Option<Cursor>,
 }
 
-impl Shared {
+impl NewsState {
     fn desk(&self) -> MutexGuard<'_, Desk> {
         self.desk.lock()
     }
 }
 
 /// Takes a session out again when nobody waits for its news any more.
-struct Place<'a> {
-    shared: &'a Shared,
+struct WaitingEntry<'a> {
+    shared: &'a NewsState,
     session: SessionId,
 }
 
-impl Drop for Place<'_> {
+impl Drop for WaitingEntry<'_> {
     fn drop(&mut self) {
         let is_gone = |sender: &oneshot::Sender<Word>| sender.is_closed();
         let mut desk = self.shared.desk();
@@ -108,7 +108,7 @@ impl Newsroom {
             }
         }
         self.shared.changed.notify_one();
-        let place = Place { shared: &self.shared, session };
+        let place = WaitingEntry { shared: &self.shared, session };
         let told = (&mut word).await;
         word.close();
         drop(place);
@@ -118,7 +118,7 @@ impl Newsroom {
 }
 
 /// Asks for all who wait, for as long as there are any.
-async fn ask(shared: Arc<Shared>, authority: Arc<dyn Authority>) {
+async fn ask(shared: Arc<NewsState>, authority: Arc<dyn Authority>) {
     let mut failures = 0;
     loop {
         tokio::time::sleep(GATHER).await;
@@ -155,7 +155,7 @@ async fn wait_after(failures: u32, error: &AuthorityError) {
     tokio::time::sleep(wait).await;
 }
 
-impl Shared {
+impl NewsState {
     fn tell(&self, news: &News) {
         let mut desk = self.desk();
         desk.cursor = news.cursor;

@@ -34,7 +34,7 @@ use solehold_api::watch::Cursor;
 use solehold_core::{key::LeaseId, time::Token};
 
 use crate::{
-    authority::{Beat, HeldLease, Refusal},
+    authority::{Beat, HeldLease, RefusalReason},
     clock::{Backoff, BootTime, deadline::local_deadline},
     history::{History, OlderHistory},
 };
@@ -66,7 +66,7 @@ pub enum Policy {
 pub enum Lost {
     /// The authority said so.
     #[error("the lease is lost: {0}")]
-    Refused(Refusal),
+    Refused(RefusalReason),
     /// The authority's set of the session's leases lacks it: someone else ended it.
     #[error("the lease is lost: it was ended by someone else")]
     Ended,
@@ -137,7 +137,7 @@ impl Timing {
 
 /// A heartbeat that is to be sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Flight {
+pub struct SentHeartbeat {
     /// Tells it from others.
     pub number: u64,
     /// What its answer counts from.
@@ -152,7 +152,7 @@ pub struct Flight {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
     /// Send a heartbeat, and tell how it went. Do not wait for it.
-    Beat(Flight),
+    Beat(SentHeartbeat),
     /// Nothing until then.
     Sleep(BootTime),
     /// The session is lost, and everything attached to it.
@@ -264,7 +264,7 @@ impl Renewer {
         self.flights.len() < self.timing.flights_max()
     }
 
-    fn send(&mut self, now: BootTime) -> Flight {
+    fn send(&mut self, now: BootTime) -> SentHeartbeat {
         let beside = self.flights.len() as u32;
         let has_all = beside == 0 && self.timing.policy != Policy::Immediate;
         let patience = now.plus(self.timing.patience()).min(self.stop_at());
@@ -272,7 +272,7 @@ impl Renewer {
         self.flights_sent += 1;
         self.flights.insert(self.flights_sent, now);
         self.next_beat = now.plus(self.timing.beside_after());
-        Flight { number: self.flights_sent, sent: now, until, beside }
+        SentHeartbeat { number: self.flights_sent, sent: now, until, beside }
     }
 
     /// A heartbeat that was sent at `sent` was answered. What is lost stays lost, however good the news. Of an answer
@@ -318,7 +318,7 @@ impl Renewer {
     }
 
     /// A heartbeat was refused: the session is over.
-    pub fn on_refusal(&mut self, refusal: Refusal) {
+    pub fn on_refusal(&mut self, refusal: RefusalReason) {
         self.lost.get_or_insert(Lost::Refused(refusal));
     }
 

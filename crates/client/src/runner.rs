@@ -22,7 +22,7 @@ use tokio::{
 };
 
 use crate::{
-    AcquireError, Guard, Http, Lost, OpenError, Resource, Session, SessionConfig,
+    AcquireError, ClientSession, Guard, Http, Lost, OpenError, ResourceName, SessionConfig,
     assignments::{Assigned, Want},
     clock::Backoff,
 };
@@ -94,7 +94,7 @@ impl Assignment {
 #[derive(Debug)]
 pub struct Runner {
     http: Arc<Http>,
-    session: Session,
+    session: ClientSession,
     config: RunnerConfig,
 }
 
@@ -102,12 +102,12 @@ impl Runner {
     /// Registers it and keeps its session.
     pub async fn open(http: Http, config: RunnerConfig) -> Result<Self, OpenError> {
         let http = Arc::new(http.registering(config.runner.clone()));
-        let session = Session::open(http.clone(), config.session.clone()).await?;
+        let session = ClientSession::open(http.clone(), config.session.clone()).await?;
         Ok(Self { http, session, config })
     }
 
     /// Its session.
-    pub fn session(&self) -> &Session {
+    pub fn session(&self) -> &ClientSession {
         &self.session
     }
 
@@ -121,7 +121,7 @@ impl Runner {
     where
         F: Future<Output = ()> + Send + 'static,
     {
-        let mut turns = Turns::new(self);
+        let mut turns = RunnerState::new(self);
         let ended = turns.run(&work, ending).await;
         turns.getting.shutdown().await;
         // Work that is still there after an error stops with its guard.
@@ -132,10 +132,10 @@ impl Runner {
 }
 
 type Question = Pin<Box<dyn Future<Output = Result<Assigned, String>> + Send>>;
-type Got = Result<(Resource, Guard), Lost>;
+type Got = Result<(ResourceName, Guard), Lost>;
 
 /// What is worked on.
-struct Holding {
+struct RunningWork {
     task: tokio::task::Id,
     release: watch::Sender<bool>,
 }
@@ -146,22 +146,22 @@ struct Getting {
     task: AbortHandle,
 }
 
-struct Turns {
+struct RunnerState {
     runner: Runner,
     question: Question,
     known: Option<String>,
     /// Questions without an answer.
     failures: u32,
-    holdings: BTreeMap<Resource, Holding>,
+    holdings: BTreeMap<ResourceName, RunningWork>,
     working: JoinSet<()>,
     getting: JoinSet<Got>,
-    wanted: BTreeMap<Resource, Getting>,
+    wanted: BTreeMap<ResourceName, Getting>,
     is_draining: bool,
     is_released: bool,
     told: Option<String>,
 }
 
-impl Turns {
+impl RunnerState {
     fn new(runner: Runner) -> Self {
         let question = ask(&runner, None, Duration::ZERO);
         Self {
@@ -259,7 +259,7 @@ impl Turns {
         self.question = ask(&self.runner, self.known.clone(), pause);
     }
 
-    fn get(&mut self, resource: Resource, want: Want) {
+    fn get(&mut self, resource: ResourceName, want: Want) {
         let (session, within) = (self.runner.session.clone(), self.runner.config.hand_over_within);
         let (want, wanted) = watch::channel(want);
         let asked = resource.clone();
@@ -270,7 +270,7 @@ impl Turns {
         self.wanted.insert(resource, Getting { want, task });
     }
 
-    fn has_got<F>(&mut self, (resource, guard): (Resource, Guard), work: &impl Fn(Assignment) -> F)
+    fn has_got<F>(&mut self, (resource, guard): (ResourceName, Guard), work: &impl Fn(Assignment) -> F)
     where
         F: Future<Output = ()> + Send + 'static,
     {
@@ -280,7 +280,7 @@ impl Turns {
         }
         let (release, released) = watch::channel(false);
         let task = self.working.spawn(work(Assignment { guard, release: released })).id();
-        self.holdings.insert(resource, Holding { task, release });
+        self.holdings.insert(resource, RunningWork { task, release });
     }
 
     fn has_ended(&mut self, task: tokio::task::Id) {
@@ -290,7 +290,7 @@ impl Turns {
         }
     }
 
-    fn release(&self, resource: &Resource) {
+    fn release(&self, resource: &ResourceName) {
         if let Some(holding) = self.holdings.get(resource) {
             holding.release.send_replace(true);
         }
@@ -329,8 +329,8 @@ fn ask(runner: &Runner, known: Option<String>, pause: Duration) -> Question {
 
 /// Gets a resource, however often that takes: if the plan changes, this is dropped.
 async fn get(
-    session: &Session,
-    resource: &Resource,
+    session: &ClientSession,
+    resource: &ResourceName,
     want: watch::Receiver<Want>,
     within: Duration,
 ) -> Result<Guard, Lost> {
@@ -357,7 +357,7 @@ async fn get(
 }
 
 /// Takes up the session's lease on a resource, if there is one that nothing has a claim on.
-async fn adopt(session: &Session, resource: &Resource) -> Option<Guard> {
+async fn adopt(session: &ClientSession, resource: &ResourceName) -> Option<Guard> {
     let lease = session.unclaimed().into_iter().find(|lease| lease.resource == *resource)?;
     session.adopt(&lease).await.ok().flatten()
 }

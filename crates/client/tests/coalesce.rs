@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Behind, Sort};
-use solehold_client::Session;
+use solehold_client::ClientSession;
 
 /// How many requests the server has served on a path.
 async fn requests(behind: &Behind, path: &str) -> u64 {
@@ -19,7 +19,7 @@ async fn requests(behind: &Behind, path: &str) -> u64 {
 const ACQUIRE: &str = "/api/v1/leases/batch/acquire";
 const RELEASE: &str = "/api/v1/leases/batch/release";
 
-async fn acquire_all(session: &Session, count: usize) -> Vec<solehold_client::Guard> {
+async fn acquire_all(session: &ClientSession, count: usize) -> Vec<solehold_client::Guard> {
     let tasks: Vec<_> = (0..count)
         .map(|n| {
             let session = session.clone();

@@ -6,7 +6,7 @@ mod common;
 use std::{process::Command, sync::Arc, time::Duration};
 
 use common::{PATIENCE, database, postgres_store};
-use solehold_client::{Guard, Http, HttpConfig, LockConfig, Locks, Session, SessionConfig};
+use solehold_client::{ClientSession, Guard, Http, HttpConfig, LockConfig, Locks, SessionConfig};
 use solehold_server::{Server, ServerConfig};
 use solehold_testkit::{Program, wait_for};
 
@@ -51,14 +51,15 @@ async fn a_server_is_killed_and_another_is_stopped() {
     let ttl = Duration::from_secs(6);
     let urls = [first.said().to_owned(), second.said().to_owned()];
     let http = |urls: &[String]| Arc::new(Http::new(HttpConfig::new(urls.to_vec())).expect("good URLs"));
-    let session = Session::open(http(&urls), SessionConfig { ttl, ..SessionConfig::new("one") });
+    let session = ClientSession::open(http(&urls), SessionConfig { ttl, ..SessionConfig::new("one") });
     let session = session.await.expect("a session");
     let locks = Locks::over(session.clone(), LockConfig { acquire_timeout: PATIENCE, ..Default::default() });
     let guard = session.acquire("job", "a").await.expect("granted");
     let id = session.id();
 
     // Someone waits in line at the first server when it is killed, and is served by the second.
-    let elsewhere = Session::open(http(&urls[1..]), SessionConfig::new("two")).await.expect("a session");
+    let elsewhere =
+        ClientSession::open(http(&urls[1..]), SessionConfig::new("two")).await.expect("a session");
     let elsewhere = Locks::over(elsewhere, LockConfig::default());
     let held = elsewhere.acquire("chat").await.expect("free");
     let waiting = tokio::spawn({

@@ -6,7 +6,7 @@ use std::{sync::Arc, time::Duration};
 
 use common::{PATIENCE, database, http, memory, postgres_store, serve};
 use solehold_client::{
-    Authority, Embedded, Session, SessionConfig, Token,
+    Authority, ClientSession, Embedded, SessionConfig, Token,
     gate::{Doubt, Fail, Gate, GateOptions, Source, Verdict},
 };
 use solehold_core::key::ResourceKey;
@@ -34,8 +34,8 @@ async fn told(gate: &Gate, key: &ResourceKey, token: Token, verdict: Verdict) {
     .await;
 }
 
-async fn session(authority: Arc<dyn Authority>, holder: &str) -> Session {
-    Session::open(authority, SessionConfig::new(holder)).await.expect("a session")
+async fn session(authority: Arc<dyn Authority>, holder: &str) -> ClientSession {
+    ClientSession::open(authority, SessionConfig::new(holder)).await.expect("a session")
 }
 
 /// A paused holder is one that does not know that another has taken over.

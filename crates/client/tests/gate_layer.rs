@@ -11,7 +11,7 @@ use axum::{
 };
 use serde_json::Value;
 use solehold_client::{
-    Embedded, Guard, Session, SessionConfig, Token,
+    ClientSession, Embedded, Guard, SessionConfig, Token,
     gate::{Gate, GateLayer, GateOptions, WhenOlder},
 };
 use tokio::sync::Notify;
@@ -57,7 +57,7 @@ struct Overtaken {
     slow: Slow,
     old: Token,
     new: Guard,
-    _session: Session,
+    _session: ClientSession,
 }
 
 async fn overtaken(layer: impl FnOnce(GateLayer) -> GateLayer) -> Overtaken {
@@ -69,7 +69,7 @@ async fn overtaken(layer: impl FnOnce(GateLayer) -> GateLayer) -> Overtaken {
         .route("/slow", put(slow))
         .with_state(slow_gate.clone())
         .layer(layer(GateLayer::new(Arc::new(gate)).patience(Duration::from_millis(200))));
-    let session = Session::open(engine, SessionConfig::new("one")).await.expect("a session");
+    let session = ClientSession::open(engine, SessionConfig::new("one")).await.expect("a session");
     let first = session.acquire("scene", "lobby").await.expect("granted");
     let old = first.token();
     let caller = tokio::spawn({
@@ -120,7 +120,7 @@ async fn old_tokens_do_not_reach_the_service() {
         .route("/slow", put(slow))
         .with_state(slow_gate.clone())
         .layer(GateLayer::new(Arc::new(gate)));
-    let session = Session::open(engine, SessionConfig::new("one")).await.expect("a session");
+    let session = ClientSession::open(engine, SessionConfig::new("one")).await.expect("a session");
     let first = session.acquire("scene", "lobby").await.expect("granted");
     let old = first.token();
     assert_eq!(write(&router, "/", old).await.0, StatusCode::OK);

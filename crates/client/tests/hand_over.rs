@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use common::{Behind, PATIENCE, Sort, database, http, postgres_store, serve};
 use serde_json::json;
-use solehold_client::{Lost, Session, SessionConfig, clock::BootTime};
+use solehold_client::{ClientSession, Lost, SessionConfig, clock::BootTime};
 use solehold_core::{
     command::{Claim, Command, Target},
     event::EventName,
@@ -103,7 +103,7 @@ async fn the_deadline_of_a_lost_lease_does_not_move_with_its_session() {
 async fn what_happens_at_one_replica_is_told_at_the_other() {
     let url = database().await;
     let (first, second) = (serve(postgres_store(&url).await).await, serve(postgres_store(&url).await).await);
-    let session = Session::open(http(&[&first]), lasting("one")).await.expect("a session");
+    let session = ClientSession::open(http(&[&first]), lasting("one")).await.expect("a session");
     let guard = session.acquire("job", "a").await.expect("granted");
     revoke(second.engine(), "a").await;
     assert_eq!(in_time("word of the revocation", guard.lost()).await, Lost::Ended);

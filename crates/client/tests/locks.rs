@@ -13,10 +13,10 @@ use std::{
 use async_trait::async_trait;
 use common::{Behind, PATIENCE, Sort};
 use solehold_client::{
-    AcquireError, Authority, AuthorityError, LeaseId, LockConfig, Locks, Metrics, Resource, SessionId,
+    AcquireError, Authority, AuthorityError, LeaseId, LockConfig, Locks, Metrics, ResourceName, SessionId,
     authority::{
-        AcquireRequest, Attributes, Beat, Completion, Grant, HeartbeatAttempt, HeldLease, Node, Opening,
-        Operation, Reply, StateDocument, StateWrite,
+        AcquireRequest, Attributes, Beat, Completion, GrantedLease, HeartbeatAttempt, HeldLease, Node,
+        Opening, Operation, Reply, StateDocument, StateWrite,
     },
 };
 use solehold_core::{key::Name, time::Token};
@@ -181,7 +181,7 @@ async fn a_holder_that_dies_makes_room_for_the_next() {
         let opened = behind.authority.open(&opening).await;
         let session = opened.expect("an outcome").expect("open").session;
         let (resource, request) =
-            (Resource::new("lock", "a").expect("names"), Name::new("r").expect("a name"));
+            (ResourceName::new("lock", "a").expect("names"), Name::new("r").expect("a name"));
         let attributes = Attributes::new();
         let ask = Operation::Acquire(AcquireRequest { resource, holder, session, request, attributes });
         behind.authority.submit(vec![ask]).await.remove(0).expect("an outcome").expect("granted");
@@ -245,24 +245,24 @@ impl Authority for Lineless {
     async fn submit(&self, operations: Vec<Operation>) -> Vec<Reply<Completion>> {
         self.0.submit(operations).await
     }
-    async fn acquire_waiting(&self, _: &AcquireRequest, _: Duration) -> Option<Reply<Grant>> {
+    async fn acquire_waiting(&self, _: &AcquireRequest, _: Duration) -> Option<Reply<GrantedLease>> {
         None
     }
-    async fn cancel(&self, resource: &Resource, holder: &Name, request: &Name) -> Reply<()> {
+    async fn cancel(&self, resource: &ResourceName, holder: &Name, request: &Name) -> Reply<()> {
         self.0.cancel(resource, holder, request).await
     }
     async fn write_state(&self, held: &HeldLease, write: &StateWrite) -> Reply<()> {
         self.0.write_state(held, write).await
     }
-    async fn read_state(&self, resource: &Resource) -> Reply<Option<StateDocument>> {
+    async fn read_state(&self, resource: &ResourceName) -> Reply<Option<StateDocument>> {
         self.0.read_state(resource).await
     }
-    async fn token_before(&self, resource: &Resource, grant: Token) -> Reply<Option<Token>> {
+    async fn token_before(&self, resource: &ResourceName, grant: Token) -> Reply<Option<Token>> {
         self.0.token_before(resource, grant).await
     }
     async fn hand_over(
         &self,
-        resource: &Resource,
+        resource: &ResourceName,
         request: Uuid,
         to: SessionId,
         within: Duration,
@@ -270,7 +270,7 @@ impl Authority for Lineless {
     ) -> Reply<LeaseId> {
         self.0.hand_over(resource, request, to, within, attributes).await
     }
-    async fn call_off(&self, resource: &Resource, pending: LeaseId) -> Reply<()> {
+    async fn call_off(&self, resource: &ResourceName, pending: LeaseId) -> Reply<()> {
         self.0.call_off(resource, pending).await
     }
     async fn nodes(&self) -> Result<Vec<Node>, AuthorityError> {

@@ -8,7 +8,7 @@ use common::{Behind, PATIENCE, Sort, database, http, memory, postgres_store, ser
 use serde_json::json;
 use solehold_api::problem::ErrorCode;
 use solehold_client::{
-    AcquireError, Authority, GuardError, Http, HttpConfig, LockConfig, Locks, Lost, Policy, Session,
+    AcquireError, Authority, ClientSession, GuardError, Http, HttpConfig, LockConfig, Locks, Lost, Policy,
     SessionConfig,
     authority::{HeartbeatAttempt, Opening},
 };
@@ -118,7 +118,7 @@ async fn bad_input_is_named() {
     );
     assert!(message(session.acquire("job", "a\nb").await.expect_err("odd")).contains("control character"));
     let open = async |config: SessionConfig| {
-        Session::open(behind.authority.clone(), config).await.expect_err("bad").to_string()
+        ClientSession::open(behind.authority.clone(), config).await.expect_err("bad").to_string()
     };
     let named = |name: &str| SessionConfig::new(name);
     assert!(open(named("")).await.contains("the holder is empty"));
@@ -201,7 +201,7 @@ async fn several_servers_and_one_of_them_goes() {
     let authority = Arc::new(Http::new(HttpConfig::new(servers)).expect("good URLs"));
     let config =
         SessionConfig { ttl: Duration::from_secs(3), policy: Policy::Immediate, ..SessionConfig::new("one") };
-    let session = Session::open(authority, config).await.expect("a session");
+    let session = ClientSession::open(authority, config).await.expect("a session");
     let guard = session.acquire("job", "a").await.expect("granted");
     // Not even `immediate` notices that a server is gone, while another one answers.
     proxy.cut().await;
@@ -226,7 +226,7 @@ async fn an_answer_that_the_network_swallows_is_asked_for_again() {
     let proxy = Proxy::start(running.local_addr()).await.expect("a proxy");
     let direct = http(&[&running]);
     let far = Arc::new(Http::to(format!("http://{}", proxy.addr())).expect("a URL"));
-    let session = Session::open(far, SessionConfig::new("one")).await.expect("a session");
+    let session = ClientSession::open(far, SessionConfig::new("one")).await.expect("a session");
     proxy.drop_responses();
     let acquiring = tokio::spawn({
         let session = session.clone();
@@ -246,7 +246,7 @@ async fn an_answer_that_the_network_swallows_is_asked_for_again() {
     let acquire = session.acquire("job", "b");
     let _ = tokio::time::timeout(Duration::from_millis(300), acquire).await;
     proxy.restore().await.expect("fair weather");
-    let other = Session::open(direct.clone(), SessionConfig::new("two")).await.expect("a session");
+    let other = ClientSession::open(direct.clone(), SessionConfig::new("two")).await.expect("a session");
     let guard = tokio::time::timeout(PATIENCE, other.acquire("job", "b")).await;
     drop(guard.expect("nothing is held by accident").expect("granted"));
 }
@@ -296,9 +296,9 @@ async fn keys_and_tenants_are_honoured() {
     let is_closed = async || with(None).nodes().await.is_err();
     wait_for("keys to be required", PATIENCE, is_closed).await.expect("401");
     let quick = SessionConfig { open_timeout: Duration::ZERO, ..SessionConfig::new("one") };
-    let refused = Session::open(with(None), quick.clone()).await.expect_err("no key");
+    let refused = ClientSession::open(with(None), quick.clone()).await.expect_err("no key");
     assert!(refused.to_string().contains("refused to open a session"), "{refused}");
-    let session = Session::open(with(Some(key.clone())), quick).await.expect("a session");
+    let session = ClientSession::open(with(Some(key.clone())), quick).await.expect("a session");
     let guard = session.acquire("job", "a").await.expect("granted");
     assert!(guard.is_live());
     assert_eq!(with(Some(key)).nodes().await.expect("nodes")[0].node_id, "one");
@@ -312,7 +312,7 @@ async fn a_word_that_was_taken_is_never_called_lost_because_another_server_was_a
     let proxy = Proxy::start(address).await.expect("a proxy");
     let servers = [format!("http://{}", proxy.addr()), running.url()];
     let http = Http::new(HttpConfig::new(servers)).expect("good URLs");
-    let session = Session::open(Arc::new(http), SessionConfig::new("one")).await.expect("a session");
+    let session = ClientSession::open(Arc::new(http), SessionConfig::new("one")).await.expect("a session");
     let guard = session.acquire("job", "a").await.expect("granted by the first");
     proxy.drop_responses();
     guard.release_with(&json!("last")).await.expect("it was taken");
@@ -331,7 +331,7 @@ async fn slow_servers_cost_no_lease() {
     let urls = [&one, &two].map(|proxy| format!("http://{}", proxy.addr()));
     let authority = Arc::new(Http::new(HttpConfig::new(urls)).expect("good URLs"));
     let every = Some(Duration::from_millis(200));
-    let session = Session::open(authority, SessionConfig { ttl, every, ..SessionConfig::new("one") });
+    let session = ClientSession::open(authority, SessionConfig { ttl, every, ..SessionConfig::new("one") });
     let session = session.await.expect("a session");
     let guard = session.acquire("job", "a").await.expect("granted");
     let id = session.id();

@@ -6,7 +6,7 @@ mod common;
 use std::{process::Command, sync::Arc, time::Duration};
 
 use common::{PATIENCE, Sort};
-use solehold_client::{Http, Session, SessionConfig};
+use solehold_client::{ClientSession, Http, SessionConfig};
 use solehold_testkit::{Program, wait_for};
 
 const SERVER: &str = "SUSPENDED_TEST_SERVER";
@@ -30,7 +30,7 @@ fn config(holder: &str) -> SessionConfig {
 /// The process that is stopped.
 async fn hold(server: String) {
     let authority = Arc::new(Http::to(server).expect("a URL"));
-    let session = Session::open(authority, config("holder")).await.expect("a session");
+    let session = ClientSession::open(authority, config("holder")).await.expect("a session");
     let guard = session.acquire("job", "a").await.expect("granted");
     println!("holds {}", guard.token());
     let ran = guard.run(async {

@@ -6,7 +6,7 @@ use std::{fs, sync::Arc};
 
 use common::memory;
 use rcgen::generate_simple_self_signed;
-use solehold_client::{Http, HttpConfig, Session, SessionConfig};
+use solehold_client::{ClientSession, Http, HttpConfig, SessionConfig};
 use solehold_server::{Server, ServerConfig, TlsFiles};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -27,11 +27,11 @@ async fn a_certificate_is_trusted_only_if_it_is_named() {
     let quick = || SessionConfig { open_timeout: std::time::Duration::ZERO, ..SessionConfig::new("one") };
 
     let stranger = Http::new(HttpConfig::new([running.url()])).expect("a URL");
-    let error = Session::open(Arc::new(stranger), quick()).await.expect_err("not trusted");
+    let error = ClientSession::open(Arc::new(stranger), quick()).await.expect_err("not trusted");
     assert!(error.to_string().contains("no session could be opened"), "{error}");
 
     let ca_certs = Some(pair.cert.pem().into_bytes());
     let trusting = Http::new(HttpConfig { ca_certs, ..HttpConfig::new([running.url()]) }).expect("good");
-    let session = Session::open(Arc::new(trusting), quick()).await.expect("a session");
+    let session = ClientSession::open(Arc::new(trusting), quick()).await.expect("a session");
     session.acquire("job", "a").await.expect("granted").release().await.expect("released");
 }

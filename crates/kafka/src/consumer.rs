@@ -7,7 +7,7 @@ use std::{
 
 use deadpool_postgres::Pool;
 use rdkafka::{config::FromClientConfigAndContext as _, consumer::Consumer as _};
-use solehold_client::{Http, OpenError, Session};
+use solehold_client::{ClientSession, Http, OpenError};
 use solehold_clock::Backoff;
 use solehold_sql::partitions::Partitions;
 use tokio::sync::{Notify, mpsc, watch};
@@ -211,7 +211,7 @@ impl<H: Handler> Running<H> {
         mut ending: watch::Receiver<bool>,
     ) -> Result<(), ConsumerError> {
         let http = Arc::new(http);
-        let session: Session = tokio::select! {
+        let session: ClientSession = tokio::select! {
             session = leases::open(http.clone(), &self.terms.owner, self.settings.session_timeout) => session?,
             _ = ending.wait_for(|ending| *ending) => return Ok(()),
         };

@@ -15,7 +15,7 @@ use std::{
 
 use solehold_api::{paths, resources::PutResource, runners::RegisterRunner};
 use solehold_client::{
-    AcquireError, Guard, Http, OpenError, Resource, Session, SessionConfig,
+    AcquireError, ClientSession, Guard, Http, OpenError, ResourceName, SessionConfig,
     assignments::{Assigned, Want},
 };
 use solehold_clock::Backoff;
@@ -55,7 +55,7 @@ impl Resources {
         format!("{}{number}", self.prefix)
     }
 
-    fn number(&self, resource: &Resource) -> Option<i32> {
+    fn number(&self, resource: &ResourceName) -> Option<i32> {
         let number = resource.key.as_str().strip_prefix(&self.prefix)?.parse().ok()?;
         (resource.kind.as_str() == PARTITION_KIND && (0..self.count).contains(&number)).then_some(number)
     }
@@ -72,11 +72,11 @@ pub(super) fn runner(name: &str, capacity: u32) -> RegisterRunner {
 }
 
 /// Opens the session that the partitions are attached to; a server that does not answer is waited for.
-pub(super) async fn open(http: Arc<Http>, name: &str, ttl: Duration) -> Result<Session, OpenError> {
+pub(super) async fn open(http: Arc<Http>, name: &str, ttl: Duration) -> Result<ClientSession, OpenError> {
     let session = SessionConfig { ttl, ..SessionConfig::new(name) };
     let mut is_told = false;
     loop {
-        match Session::open(http.clone(), session.clone()).await {
+        match ClientSession::open(http.clone(), session.clone()).await {
             Err(OpenError::Authority(error)) => {
                 if !std::mem::replace(&mut is_told, true) {
                     tracing::warn!(%error, "the server is not there yet; waiting for it");
@@ -93,7 +93,7 @@ pub(super) struct Following<H> {
     pub client: Weak<Client>,
     pub terms: Arc<Terms>,
     pub http: Arc<Http>,
-    pub session: Session,
+    pub session: ClientSession,
     pub resources: Resources,
     /// A partition that is planned for this consumer was not granted.
     pub not_granted: Notify,

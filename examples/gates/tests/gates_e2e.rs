@@ -19,7 +19,7 @@ use gates::{
     redis::{Redis, Reply},
 };
 use solehold_client::{
-    Http, Session, SessionConfig, Token,
+    ClientSession, Http, SessionConfig, Token,
     gate::{Gate, GateOptions, Verdict},
 };
 use solehold_sql::fenced::{Fencing, Marks, column, guarded_update, is_stale};
@@ -385,7 +385,7 @@ async fn a_paused_writer_is_refused_in_every_form() {
     let authority = Arc::new(Http::to(server.url()).unwrap());
     let open = async |name: &str| {
         let config = SessionConfig { ttl: std::time::Duration::from_secs(600), ..SessionConfig::new(name) };
-        Session::open(authority.clone(), config).await.unwrap()
+        ClientSession::open(authority.clone(), config).await.unwrap()
     };
     let holders = [open("one").await, open("two").await];
     let mut places = places(&server, authority.clone()).await;

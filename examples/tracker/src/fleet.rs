@@ -7,7 +7,7 @@ use anyhow::{Error, Result, anyhow};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::de::IgnoredAny;
 use solehold_client::{
-    Contact, Http, OpenError, Refusal, Runner, RunnerConfig, SessionConfig, clock::Backoff,
+    Contact, Http, OpenError, RefusalReason, Runner, RunnerConfig, SessionConfig, clock::Backoff,
 };
 use tokio::sync::watch;
 
@@ -106,7 +106,7 @@ async fn until_refused(http: &Http, id: &str, mut contact: watch::Receiver<Conta
     }
 }
 
-fn refuses(refusal: &Refusal) -> Error {
+fn refuses(refusal: &RefusalReason) -> Error {
     let hint = if refusal.code.status() == 401 { "; check --api-key or SOLEHOLD_API_KEY" } else { "" };
     anyhow!("the server refuses this tracker: {}: {}{hint}", refusal.code, refusal.detail)
 }

@@ -16,7 +16,7 @@ use solehold_api::{
     limits::{CAPACITY_MAX, CAPACITY_MIN},
     runners::RegisterRunner,
 };
-use solehold_client::{Http, HttpConfig, Policy, Resource, transport};
+use solehold_client::{Http, HttpConfig, Policy, ResourceName, transport};
 use solehold_clock::Backoff;
 use solehold_core::limits::{TTL_MS_MAX, TTL_MS_MIN};
 pub use solehold_process::config::ConfigError;
@@ -111,7 +111,7 @@ pub enum Source {
     /// The server assigns it.
     Assigned,
     /// It is in the file.
-    Static(BTreeSet<Resource>),
+    Static(BTreeSet<ResourceName>),
 }
 
 /// What is run.
@@ -268,7 +268,7 @@ fn source(file: &AgentFile) -> Result<Source, InvalidValue> {
     });
     let mut resources = BTreeSet::new();
     for text in &file.resources {
-        let resource = text.split_once('/').map(|(kind, key)| Resource::new(kind, key));
+        let resource = text.split_once('/').map(|(kind, key)| ResourceName::new(kind, key));
         match resource {
             Some(Ok(resource)) => drop(resources.insert(resource)),
             Some(Err(error)) => return invalid("resources", format!("resources: {text:?}: {error}")),

@@ -4,13 +4,13 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use solehold_api::paths;
 use solehold_client::{
-    Http, Resource, SessionId,
+    Http, ResourceName, SessionId,
     assignments::{Assigned, Want},
 };
 use tokio::{sync::mpsc, task::AbortHandle};
 
 use super::{Driver, leases::LeaseNews};
-use crate::{config::Source, machine::Event};
+use crate::{config::Source, machine::Input};
 
 impl Driver {
     /// What this agent is to work on.
@@ -18,7 +18,7 @@ impl Driver {
         match &self.settings.source {
             Source::Static(resources) => {
                 let wanted = resources.iter().map(|resource| (resource.clone(), Want::Free)).collect();
-                self.tell(Event::Wanted(wanted));
+                self.tell(Input::Wanted(wanted));
             }
             Source::Assigned if self.asking.is_some() => {}
             Source::Assigned => {
@@ -58,11 +58,11 @@ impl Driver {
         let Assigned { wanted, held: mut keep, unwanted, stays, version } = assigned;
         // While it drains, what nobody will take over is not waited for.
         let stays = stays.into_iter().filter(|_| as_draining && self.machine.is_draining());
-        let release: BTreeSet<Resource> = unwanted.into_iter().chain(stays).collect();
+        let release: BTreeSet<ResourceName> = unwanted.into_iter().chain(stays).collect();
         keep.retain(|resource| !release.contains(resource));
-        let is_got = |resource: &Resource| !keep.contains(resource) && !release.contains(resource);
+        let is_got = |resource: &ResourceName| !keep.contains(resource) && !release.contains(resource);
         let acquire = wanted.into_iter().filter(|(resource, _)| is_got(resource)).collect();
-        self.tell(Event::Assigned { acquire, keep, release });
+        self.tell(Input::Assigned { acquire, keep, release });
         // The next one at once, unless the server has not waited.
         if std::mem::replace(&mut self.known_version, version.clone()) != version {
             self.follow_source();
@@ -92,7 +92,7 @@ pub fn report_failure(
     http: Arc<Http>,
     runner: String,
     session: Option<SessionId>,
-    resource: Resource,
+    resource: ResourceName,
     why: String,
 ) {
     tokio::spawn(async move {

@@ -12,7 +12,7 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use solehold_client::Resource;
+use solehold_client::ResourceName;
 
 /// Most configurations that are kept. When the agent starts, the oldest beyond that go.
 const KEPT_MAX: usize = 10_000;
@@ -41,7 +41,7 @@ impl Cache {
     }
 
     /// Keeps a configuration. If that does not succeed, the agent does without.
-    pub fn keep(&self, resource: &Resource, config: &Value) {
+    pub fn keep(&self, resource: &ResourceName, config: &Value) {
         let Some(file) = self.file(resource) else { return };
         if self.last(resource).as_ref() == Some(config) {
             return;
@@ -53,21 +53,21 @@ impl Cache {
     }
 
     /// The configuration that was kept last.
-    pub fn last(&self, resource: &Resource) -> Option<Value> {
+    pub fn last(&self, resource: &ResourceName) -> Option<Value> {
         let text = fs::read(self.file(resource)?).ok()?;
         let kept: Kept = serde_json::from_slice(&text).ok()?;
         (kept.resource == resource.to_string()).then_some(kept.config)
     }
 
     /// It has none any more.
-    pub fn forget(&self, resource: &Resource) {
+    pub fn forget(&self, resource: &ResourceName) {
         if let Some(file) = self.file(resource) {
             let _ = fs::remove_file(file);
         }
     }
 
     /// Names may be longer than those of files, and have other characters.
-    fn file(&self, resource: &Resource) -> Option<PathBuf> {
+    fn file(&self, resource: &ResourceName) -> Option<PathBuf> {
         let mut hasher = DefaultHasher::new();
         resource.to_string().hash(&mut hasher);
         Some(self.folder.as_ref()?.join(format!("{:016x}.json", hasher.finish())))
@@ -105,8 +105,8 @@ mod tests {
 
     use super::*;
 
-    fn camera(key: &str) -> Resource {
-        Resource::new("camera", key).expect("a name")
+    fn camera(key: &str) -> ResourceName {
+        ResourceName::new("camera", key).expect("a name")
     }
 
     #[test]

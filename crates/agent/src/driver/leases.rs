@@ -5,7 +5,7 @@ use std::{pin::Pin, sync::Arc, time::Duration};
 use serde_json::Value;
 use solehold_api::{document::LeaseAttributes, kind, problem::ErrorCode};
 use solehold_client::{
-    AcquireError, Attributes, Guard, GuardError, HeldLease, LeaseId, Resource, Session, Token,
+    AcquireError, Attributes, ClientSession, Guard, GuardError, HeldLease, LeaseId, ResourceName, Token,
     assignments::Assigned,
 };
 use solehold_clock::BootTime;
@@ -30,19 +30,19 @@ const AFTER_EXPIRY: Duration = Duration::from_millis(50);
 #[derive(Debug)]
 pub enum LeaseNews {
     /// It was granted; and its configuration, if it has one.
-    Won(Resource, Box<Guard>, Option<Value>),
+    Won(ResourceName, Box<Guard>, Option<Value>),
     /// It was not, for this reason; it may be free after this time.
-    NotWon(Resource, String, Option<Duration>),
+    NotWon(ResourceName, String, Option<Duration>),
     /// A lease is lost: which one, its guard knows.
     Lost,
     /// It ran out, and was won back under this token and identity.
-    WonBack(Resource, Token, LeaseId),
+    WonBack(ResourceName, Token, LeaseId),
     /// The next holder requests a hand-over and waits until that time; none once the offer is withdrawn.
-    HandOver(Resource, Option<(String, BootTime)>),
+    HandOver(ResourceName, Option<(String, BootTime)>),
     /// It is released, or will run out.
-    Released(Resource),
+    Released(ResourceName),
     /// Its configuration, which may have changed.
-    Configured(Resource, Value),
+    Configured(ResourceName, Value),
     /// What the server assigns, or why that is not known; and whether it knew that this runner drains.
     Assigned { told: Result<Assigned, String>, as_draining: bool },
     /// The server takes this runner for draining from now on, or does not, for this reason.
@@ -53,9 +53,9 @@ pub enum LeaseNews {
 
 /// Asks for a lease.
 pub fn acquire(
-    session: Session,
+    session: ClientSession,
     configurations: Arc<Configurations>,
-    (resource, worker): (Resource, Option<WorkerId>),
+    (resource, worker): (ResourceName, Option<WorkerId>),
     news: mpsc::Sender<LeaseNews>,
 ) {
     tokio::spawn(async move {
@@ -73,7 +73,7 @@ pub fn acquire(
 
 /// Takes up a lease that the session holds.
 pub fn adopt(
-    session: Session,
+    session: ClientSession,
     configurations: Arc<Configurations>,
     lease: HeldLease,
     news: mpsc::Sender<LeaseNews>,
@@ -91,9 +91,9 @@ pub fn adopt(
 
 /// Asks the present holder for a lease, and acquires what nobody holds any more.
 pub fn take_over(
-    session: Session,
+    session: ClientSession,
     configurations: Arc<Configurations>,
-    (resource, worker, config): (Resource, Option<WorkerId>, Option<Value>),
+    (resource, worker, config): (ResourceName, Option<WorkerId>, Option<Value>),
     within: Duration,
     news: mpsc::Sender<LeaseNews>,
 ) {
@@ -129,7 +129,12 @@ pub fn take_over(
 
 /// What is kept with a lease: the worker that will work under it. On a camera that is its shard, with the versions of
 /// the configuration that is known.
-fn attributes(session: &Session, of: &str, worker: Option<WorkerId>, config: Option<&Value>) -> Attributes {
+fn attributes(
+    session: &ClientSession,
+    of: &str,
+    worker: Option<WorkerId>,
+    config: Option<&Value>,
+) -> Attributes {
     if of != kind::CAMERA {
         let name = worker.map(|worker| worker_name(session.holder(), worker));
         return name.map(|name| ("worker".to_owned(), name.into())).into_iter().collect();
@@ -160,7 +165,7 @@ pub fn shard_id(worker: WorkerId) -> String {
 /// What became of an acquire.
 async fn told(
     configurations: &Configurations,
-    resource: Resource,
+    resource: ResourceName,
     acquired: Result<Guard, AcquireError>,
 ) -> LeaseNews {
     match acquired {
@@ -177,21 +182,21 @@ async fn told(
     }
 }
 
-enum Order {
+enum LeaseOrder {
     WriteState(Value),
     Release(Option<Value>, mpsc::Sender<LeaseNews>),
 }
 
 /// A lease that is held. Dropped without a release, it is left to its ttl: that its work has ended is not proven.
 #[derive(Debug)]
-pub struct Lease {
-    orders: mpsc::Sender<Order>,
+pub struct LeaseTask {
+    orders: mpsc::Sender<LeaseOrder>,
     guard: Arc<Guard>,
     /// The machine knows that it is lost.
     pub is_told: bool,
 }
 
-impl std::fmt::Debug for Order {
+impl std::fmt::Debug for LeaseOrder {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::WriteState(_) => "WriteState",
@@ -200,7 +205,7 @@ impl std::fmt::Debug for Order {
     }
 }
 
-impl Lease {
+impl LeaseTask {
     /// Tends a lease.
     pub fn tend(guard: Guard, config: Option<Value>, news: mpsc::Sender<LeaseNews>) -> (Self, Granted) {
         let granted = Granted {
@@ -229,7 +234,7 @@ impl Lease {
 
     /// Writes the state document.
     pub fn write_state(&self, document: Value) {
-        if self.orders.try_send(Order::WriteState(document)).is_err() {
+        if self.orders.try_send(LeaseOrder::WriteState(document)).is_err() {
             tracing::warn!(
                 resource = %self.guard.resource(),
                 "a state document is not written: too many of them at once"
@@ -243,7 +248,7 @@ impl Lease {
         // The task that releases it needs it for itself.
         drop(guard);
         tokio::spawn(async move {
-            let _ = orders.send(Order::Release(state, news)).await;
+            let _ = orders.send(LeaseOrder::Release(state, news)).await;
         });
     }
 }
@@ -252,14 +257,14 @@ type Writing = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Writes and releases in the order asked for, and reports what happens to the lease meanwhile, however long a write
 /// takes.
-async fn tend(guard: Arc<Guard>, mut orders: mpsc::Receiver<Order>, news: mpsc::Sender<LeaseNews>) {
+async fn tend(guard: Arc<Guard>, mut orders: mpsc::Receiver<LeaseOrder>, news: mpsc::Sender<LeaseNews>) {
     let (mut is_told, mut next_holder, mut token) = (false, None::<String>, guard.token());
     let mut writing: Option<Writing> = None;
     let (state, news) = loop {
         tokio::select! {
             order = orders.recv(), if writing.is_none() => match order {
-                Some(Order::WriteState(document)) => writing = Some(Box::pin(write(guard.clone(), document))),
-                Some(Order::Release(state, news)) => break (state, news),
+                Some(LeaseOrder::WriteState(document)) => writing = Some(Box::pin(write(guard.clone(), document))),
+                Some(LeaseOrder::Release(state, news)) => break (state, news),
                 None => {
                     // Dropping a guard releases its lease, and there is no proof that the work has ended.
                     std::mem::forget(guard);

@@ -18,7 +18,9 @@ mod workers;
 use std::{collections::BTreeMap, env, io, sync::Arc, time::Duration};
 
 use serde_json::Value;
-use solehold_client::{Contact, Guard, HeldLease, Http, OpenError, Policy, Resource, Session, SessionConfig};
+use solehold_client::{
+    ClientSession, Contact, Guard, HeldLease, Http, OpenError, Policy, ResourceName, SessionConfig,
+};
 use solehold_clock::{AlarmClock, BootClock, BootTime};
 use tokio::{
     sync::{mpsc, watch},
@@ -29,7 +31,7 @@ use tokio::{
 pub use self::reload::Reloader;
 use self::{
     cache::Cache,
-    leases::{Lease, LeaseNews},
+    leases::{LeaseNews, LeaseTask},
     reload::Reloaded,
     sync::Configurations,
 };
@@ -37,7 +39,7 @@ use crate::{
     config::{Settings, Source},
     health::Status,
     keep::{Keepers, SharedFolder, kill_before},
-    machine::{Action, Event, Machine, News, Rules, WorkerId},
+    machine::{Action, Input, Machine, News, Rules, WorkerId},
     worker::{Assignment, Host, ToWorker},
 };
 
@@ -75,14 +77,14 @@ pub enum AgentError {
 }
 
 /// What ends the agent, from outside.
-pub type Ending = std::pin::Pin<Box<dyn Future<Output = ()> + Send>>;
+pub type Shutdown = std::pin::Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Runs an agent until `ending`, and then drains it. `ready` is called once it is registered.
 pub async fn run(
     mut reloader: Reloader,
     settings: Settings,
     ready: impl FnOnce(&str),
-    ending: Ending,
+    ending: Shutdown,
 ) -> Result<(), AgentError> {
     let status = Arc::new(Status::default());
     if let Some((host, port)) = &settings.metrics {
@@ -104,7 +106,7 @@ pub async fn run(
 }
 
 /// Opens the session, for as long as that takes: a server may come up after its agents.
-async fn open(http: Arc<Http>, settings: &Settings) -> Result<Session, AgentError> {
+async fn open(http: Arc<Http>, settings: &Settings) -> Result<ClientSession, AgentError> {
     let config = SessionConfig {
         ttl: settings.lease.ttl,
         every: Some(settings.lease.every),
@@ -114,7 +116,7 @@ async fn open(http: Arc<Http>, settings: &Settings) -> Result<Session, AgentErro
     };
     let mut is_told = false;
     loop {
-        match Session::open(http.clone(), config.clone()).await {
+        match ClientSession::open(http.clone(), config.clone()).await {
             Err(OpenError::Authority(error)) => {
                 if !std::mem::replace(&mut is_told, true) {
                     tracing::warn!(%error, "the server is not there yet; waiting for it");
@@ -132,16 +134,16 @@ type WorkerNews = (WorkerId, u32, News);
 struct Driver {
     settings: Settings,
     machine: Machine,
-    session: Session,
+    session: ClientSession,
     http: Arc<Http>,
     configurations: Arc<Configurations>,
     keepers: Keepers,
-    leases: BTreeMap<Resource, Lease>,
+    leases: BTreeMap<ResourceName, LeaseTask>,
     hosts: BTreeMap<WorkerId, Host>,
     /// What each worker's file of assignments says.
     written: BTreeMap<WorkerId, Vec<Assignment>>,
     /// The deadlines that the machine knows: of the session, and of each lease.
-    trusted: (BootTime, BTreeMap<Resource, BootTime>),
+    trusted: (BootTime, BTreeMap<ResourceName, BootTime>),
     /// Of the workers' files and sockets; their keepers use it too.
     folder: SharedFolder,
     status: Arc<Status>,
@@ -150,7 +152,7 @@ struct Driver {
     /// What was last reported of the work under each lease.
     reported: stats::Reported,
     /// The configuration of what workers prepare for.
-    prepared: BTreeMap<Resource, Value>,
+    prepared: BTreeMap<ResourceName, Value>,
     /// The server was asked what it assigns, and has not answered yet.
     asking: Option<AbortHandle>,
     /// The version of what the server assigned last.
@@ -167,7 +169,7 @@ impl Driver {
     fn new(
         settings: Settings,
         http: Arc<Http>,
-        session: Session,
+        session: ClientSession,
         status: Arc<Status>,
     ) -> Result<Self, AgentError> {
         let keepers = Keepers::new().map_err(|error| AgentError::Io("cannot keep workers", error))?;
@@ -202,7 +204,7 @@ impl Driver {
         })
     }
 
-    async fn drive(&mut self, reloader: &mut Reloader, mut ending: Ending) -> Result<(), AgentError> {
+    async fn drive(&mut self, reloader: &mut Reloader, mut ending: Shutdown) -> Result<(), AgentError> {
         let (mut contact, mut told) = (self.session.contact(), self.session.told());
         let every = (self.settings.lease.ttl / LOOKS_IN_TTL).clamp(LOOK_EVERY_MIN, LOOK_EVERY_MAX);
         let (mut looks, mut reloads) = (interval(every), interval(RELOAD_EVERY));
@@ -220,7 +222,7 @@ impl Driver {
             tokio::select! {
                 Some(news) = self.lease_news.1.recv() => self.take_lease_news(news),
                 Some((id, run, news)) = self.worker_news.1.recv() => self.take_worker_news(id, run, news),
-                () = BootClock.wait_until(due) => self.tell(Event::Tick),
+                () = BootClock.wait_until(due) => self.tell(Input::Tick),
                 _ = looks.tick() => self.look(),
                 _ = reloads.tick() => {
                     self.reload(reloader);
@@ -263,7 +265,7 @@ impl Driver {
             // Without a session of its own it would speak for another agent of its name.
             _ => self.hand_over_nothing(),
         }
-        self.tell(Event::Drain);
+        self.tell(Input::Drain);
     }
 
     /// Another program has taken the name: there will be no other session.
@@ -277,11 +279,11 @@ impl Driver {
     /// Nobody will take over what is held: it is released without waiting for that.
     fn hand_over_nothing(&mut self) {
         let rules = Rules { hands_over: false, ..rules(&self.settings) };
-        self.tell(Event::Rules(Box::new(rules)));
+        self.tell(Input::Rules(Box::new(rules)));
     }
 
     /// Tells the machine something and does what it says.
-    fn tell(&mut self, event: Event) {
+    fn tell(&mut self, event: Input) {
         let actions = self.machine.handle(BootTime::now(), rand::random(), event);
         for action in actions {
             self.act(action);
@@ -349,22 +351,22 @@ impl Driver {
         }
     }
 
-    fn release(&mut self, resource: Resource, state: Option<Value>, why: &str) {
+    fn release(&mut self, resource: ResourceName, state: Option<Value>, why: &str) {
         tracing::info!(%resource, why, "releasing");
         match self.leases.remove(&resource) {
             Some(lease) => lease.release(state, self.lease_news.0.clone()),
-            None => self.tell(Event::Released(resource)),
+            None => self.tell(Input::Released(resource)),
         }
     }
 
-    fn adopt(&mut self, resource: Resource) {
+    fn adopt(&mut self, resource: ResourceName) {
         match self.session.unclaimed().into_iter().find(|lease| lease.resource == resource) {
             Some(lease) => {
                 tracing::info!(%resource, "it was handed over to this runner");
                 let (session, configurations) = (self.session.clone(), self.configurations.clone());
                 leases::adopt(session, configurations, lease, self.lease_news.0.clone());
             }
-            None => self.tell(Event::NotGranted { resource, retry_after: None }),
+            None => self.tell(Input::NotGranted { resource, retry_after: None }),
         }
     }
 
@@ -373,7 +375,7 @@ impl Driver {
     fn find_strays(&mut self) {
         for HeldLease { resource, .. } in self.session.unclaimed() {
             if !self.leases.contains_key(&resource) && !self.machine.is_busy_with(&resource) {
-                self.tell(Event::Found(resource));
+                self.tell(Input::Found(resource));
             }
         }
     }
@@ -381,7 +383,7 @@ impl Driver {
     /// Keeps the configuration that a worker prepares with, for the grant: then it need not be read while nobody works.
     fn remember(&mut self, message: &ToWorker) {
         let ToWorker::Prepare { resource, config: Some(config), .. } = message else { return };
-        let named = resource.split_once('/').and_then(|(kind, key)| Resource::new(kind, key).ok());
+        let named = resource.split_once('/').and_then(|(kind, key)| ResourceName::new(kind, key).ok());
         self.prepared.retain(|resource, _| self.machine.knows(resource));
         self.prepared.extend(named.map(|resource| (resource, config.clone())));
     }
@@ -416,7 +418,7 @@ impl Driver {
                 self.written.remove(&id);
             }
         }
-        self.tell(Event::Worker { id, run, news });
+        self.tell(Input::Worker { id, run, news });
     }
 
     fn take_lease_news(&mut self, news: LeaseNews) {
@@ -424,12 +426,12 @@ impl Driver {
             LeaseNews::Won(resource, guard, config) => self.take_up(resource, *guard, config),
             LeaseNews::NotWon(resource, why, retry_after) => {
                 tracing::debug!(%resource, why, "not acquired");
-                self.tell(Event::NotGranted { resource, retry_after });
+                self.tell(Input::NotGranted { resource, retry_after });
             }
             LeaseNews::Lost => self.find_losses(),
             LeaseNews::WonBack(resource, token, lease_id) => {
                 tracing::info!(%resource, %token, "won back");
-                self.tell(Event::WonBack { resource, token: token.0, lease_id: lease_id.0 });
+                self.tell(Input::WonBack { resource, token: token.0, lease_id: lease_id.0 });
             }
             LeaseNews::Assigned { told, as_draining } => self.take_assignments(told, as_draining),
             LeaseNews::Draining(Ok(())) => {
@@ -448,36 +450,36 @@ impl Driver {
             }
             LeaseNews::HandOver(resource, Some((to, until))) => {
                 let why = format!("it is handed over to {to}");
-                self.tell(Event::Asked { resource, id: None, why, until });
+                self.tell(Input::Asked { resource, id: None, why, until });
             }
-            LeaseNews::HandOver(resource, None) => self.tell(Event::CalledOff(resource)),
-            LeaseNews::Released(resource) => self.tell(Event::Released(resource)),
-            LeaseNews::Configured(resource, config) => self.tell(Event::Configured { resource, config }),
+            LeaseNews::HandOver(resource, None) => self.tell(Input::CalledOff(resource)),
+            LeaseNews::Released(resource) => self.tell(Input::Released(resource)),
+            LeaseNews::Configured(resource, config) => self.tell(Input::Configured { resource, config }),
         }
     }
 
     /// Takes up a lease that was granted, unless it was lost while its configuration was read.
-    fn take_up(&mut self, resource: Resource, guard: Guard, config: Option<Value>) {
-        let (mut lease, granted) = Lease::tend(guard, config, self.lease_news.0.clone());
+    fn take_up(&mut self, resource: ResourceName, guard: Guard, config: Option<Value>) {
+        let (mut lease, granted) = LeaseTask::tend(guard, config, self.lease_news.0.clone());
         tracing::info!(%resource, token = granted.token, "acquired");
         let lost = lease.lost();
         lease.is_told = lost.is_some();
         self.leases.insert(resource.clone(), lease);
         match lost {
-            Some(why) => self.tell(Event::GrantedInVain { resource, why }),
-            None => self.tell(Event::Granted { resource, granted }),
+            Some(why) => self.tell(Input::GrantedInVain { resource, why }),
+            None => self.tell(Input::Granted { resource, granted }),
         }
     }
 
     /// Tells the machine of leases that are lost, each with the deadline that it had.
     fn find_losses(&mut self) {
         let untold = self.leases.iter_mut().filter(|(_, lease)| !lease.is_told);
-        let lost = |(resource, lease): (&Resource, &mut Lease)| {
+        let lost = |(resource, lease): (&ResourceName, &mut LeaseTask)| {
             let why = lease.lost()?;
             lease.is_told = true;
-            Some(Event::Lost { resource: resource.clone(), why, until: lease.deadline() })
+            Some(Input::Lost { resource: resource.clone(), why, until: lease.deadline() })
         };
-        let losses: Vec<Event> = untold.filter_map(lost).collect();
+        let losses: Vec<Input> = untold.filter_map(lost).collect();
         if losses.is_empty() {
             return;
         }
@@ -494,10 +496,10 @@ impl Driver {
         self.find_losses();
         let session = self.session.deadline();
         let deadlines = self.leases.iter().map(|(resource, lease)| (resource.clone(), lease.deadline()));
-        let leases: BTreeMap<Resource, BootTime> = deadlines.collect();
+        let leases: BTreeMap<ResourceName, BootTime> = deadlines.collect();
         if (session, &leases) != (self.trusted.0, &self.trusted.1) {
             self.trusted = (session, leases.clone());
-            self.tell(Event::Renewed { session, leases });
+            self.tell(Input::Renewed { session, leases });
             return self.find_strays();
         }
         self.show();
@@ -531,7 +533,7 @@ impl Driver {
         self.settings = next;
         // The workers' files have some of it.
         self.written.clear();
-        self.tell(Event::Rules(Box::new(rules(&self.settings))));
+        self.tell(Input::Rules(Box::new(rules(&self.settings))));
         self.follow_source();
     }
 

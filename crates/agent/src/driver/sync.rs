@@ -9,7 +9,7 @@ use solehold_api::{
     kind, paths,
     problem::ErrorCode,
 };
-use solehold_client::{Http, Resource};
+use solehold_client::{Http, ResourceName};
 use tokio::{sync::mpsc, time::timeout};
 
 use super::{cache::Cache, leases::LeaseNews};
@@ -34,7 +34,7 @@ impl Configurations {
 
     /// The configuration of a resource, for which is waited for a second. None if it has none, or if it cannot be read
     /// now and never was.
-    pub async fn of(&self, resource: &Resource) -> Option<Value> {
+    pub async fn of(&self, resource: &ResourceName) -> Option<Value> {
         match timeout(READ_MAX, self.read(resource)).await {
             Ok(Ok(Some(config))) => {
                 self.cache.keep(resource, &config);
@@ -49,14 +49,14 @@ impl Configurations {
         }
     }
 
-    fn last(&self, resource: &Resource, why: &str) -> Option<Value> {
+    fn last(&self, resource: &ResourceName, why: &str) -> Option<Value> {
         let last = self.cache.last(resource);
         tracing::debug!(%resource, why, is_kept = last.is_some(), "its configuration cannot be read now");
         last
     }
 
     /// The document of a camera, with its zones and versions, and the attributes of anything else.
-    async fn read(&self, resource: &Resource) -> Result<Option<Value>, String> {
+    async fn read(&self, resource: &ResourceName) -> Result<Option<Value>, String> {
         let (kind, key) = (resource.kind.as_str(), resource.key.as_str());
         let is_camera = kind == kind::CAMERA;
         let path = if is_camera { paths::camera(key) } else { paths::resource(kind, key) };
@@ -73,7 +73,7 @@ impl Configurations {
         Ok(attributes.filter(|attributes| attributes.as_object().is_some_and(|fields| !fields.is_empty())))
     }
 
-    async fn last_state(&self, resource: &Resource) -> Option<Value> {
+    async fn last_state(&self, resource: &ResourceName) -> Option<Value> {
         let path = paths::resource_state(resource.kind.as_str(), resource.key.as_str());
         let mut state = self.http.get::<Map<String, Value>>(path).await.ok()?.ok()?;
         state.remove("document")
@@ -90,7 +90,7 @@ pub fn prepare(
 ) {
     let ToWorker::Prepare { id, resource, deadline_boottime_ms, .. } = message else { return };
     tokio::spawn(async move {
-        let named = resource.split_once('/').and_then(|(kind, key)| Resource::new(kind, key).ok());
+        let named = resource.split_once('/').and_then(|(kind, key)| ResourceName::new(kind, key).ok());
         let (mut config, mut state) = (None, None);
         if let Some(named) = named {
             let last_state = timeout(READ_MAX, configurations.last_state(&named));
@@ -113,7 +113,11 @@ fn with_versions(mut document: Map<String, Value>) -> Value {
 }
 
 /// Reads the configurations of all these again, a few at a time.
-pub fn refresh(configurations: Arc<Configurations>, resources: Vec<Resource>, news: mpsc::Sender<LeaseNews>) {
+pub fn refresh(
+    configurations: Arc<Configurations>,
+    resources: Vec<ResourceName>,
+    news: mpsc::Sender<LeaseNews>,
+) {
     tokio::spawn(async move {
         for some in resources.chunks(READS_AT_ONCE) {
             let reads: Vec<_> = some

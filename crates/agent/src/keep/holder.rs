@@ -28,7 +28,7 @@ use super::{
     proc,
     signals::{SignalStream, letting_through},
     terminal,
-    wire::{self, Available, Farewell, Inbox, LeaseTerm, Order, Outbox, Report, Start},
+    wire::{self, Available, Farewell, Inbox, KeeperOrder, LeaseTerm, Outbox, Report, Start},
 };
 
 /// How long the keeper may take to read what it is to start.
@@ -204,19 +204,19 @@ impl Holder {
     /// The lease was renewed: the command may run until then.
     pub fn extend(&mut self, lasting: LeaseTerm) -> io::Result<()> {
         self.plan.extend(lasting.stop_at_ms);
-        self.order(&Order::Renewed(lasting))
+        self.order(&KeeperOrder::Renewed(lasting))
     }
 
     /// One of several leases is lost, or the work on it has ended: all ends by then, whatever renewals come.
     pub fn bound(&mut self, bound: Option<BootTime>) -> io::Result<()> {
         let bound_ms = bound.map(BootTime::as_ms);
         self.plan.bound(bound_ms);
-        self.order(&Order::Bound(bound_ms))
+        self.order(&KeeperOrder::Bound(bound_ms))
     }
 
     /// What the keeper does in the end if this process is gone by then.
     pub fn set_farewell(&mut self, farewell: Farewell) -> io::Result<()> {
-        self.order(&Order::Farewell(farewell))
+        self.order(&KeeperOrder::Farewell(farewell))
     }
 
     /// Asks everything to end, and kills it after the grace or at the deadline.
@@ -226,7 +226,7 @@ impl Holder {
         let now_ms = BootTime::now().as_ms();
         let kill_at_ms = now_ms.saturating_add(u64::try_from(grace.as_millis()).unwrap_or(u64::MAX));
         self.plan.lose(now_ms, kill_at_ms);
-        self.order(&Order::Stop(kill_at_ms))
+        self.order(&KeeperOrder::Stop(kill_at_ms))
     }
 
     /// Waits for a while, and does what the keeper should have done; tells how it ended once nothing is left. It may be
@@ -262,7 +262,7 @@ impl Holder {
                         None => self.extend(standing.lasting)?,
                     }
                     if standing.is_asked_for && !std::mem::replace(&mut self.was_asked, true) {
-                        self.order(&Order::Signal(SignalName::SIGTERM as i32))?;
+                        self.order(&KeeperOrder::Signal(SignalName::SIGTERM as i32))?;
                     }
                 }
             }
@@ -303,7 +303,7 @@ impl Holder {
         {
             terminal::give(stdin(), command);
         }
-        self.order(&Order::Signal(number))
+        self.order(&KeeperOrder::Signal(number))
     }
 
     /// As if the terminal had stopped us with the command. It goes on when we do; if there is no renewal until the
@@ -320,7 +320,7 @@ impl Holder {
         let _ = kill_process(getpid(), Signal::CONT);
     }
 
-    fn order(&mut self, order: &Order) -> io::Result<()> {
+    fn order(&mut self, order: &KeeperOrder) -> io::Result<()> {
         // A keeper that reads nothing any more is noticed at the deadline.
         self.orders.send(order)?;
         Ok(())
@@ -387,7 +387,7 @@ fn tell_start(keeper: &UnixStream, streams: &Streams, start: Start) -> io::Resul
         }
     }
     let mut keeper: &UnixStream = keeper;
-    keeper.write_all(&wire::line(&Order::Start(Box::new(start)))?)?;
+    keeper.write_all(&wire::line(&KeeperOrder::Start(Box::new(start)))?)?;
     keeper.set_nonblocking(true)
 }
 

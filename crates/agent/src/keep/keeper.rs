@@ -36,7 +36,7 @@ use super::{
     proc, shim,
     signals::Signals,
     terminal,
-    wire::{self, Farewell, Inbox, LeaseTerm, Order, Report, Start},
+    wire::{self, Farewell, Inbox, KeeperOrder, LeaseTerm, Report, Start},
 };
 
 /// How long the dying are given between two such bursts.
@@ -141,7 +141,7 @@ impl Keeper {
         loop {
             let Some(inbox) = &mut self.inbox else { return Ok(None) };
             match inbox.take()? {
-                Some(Order::Start(start)) => return Ok(Some(*start)),
+                Some(KeeperOrder::Start(start)) => return Ok(Some(*start)),
                 Some(other) => return Err(io::Error::other(format!("{other:?} before the start"))),
                 None => self.wait(None)?,
             }
@@ -364,18 +364,18 @@ impl Keeper {
         Ok(())
     }
 
-    fn obey(&mut self, order: Order) -> io::Result<()> {
+    fn obey(&mut self, order: KeeperOrder) -> io::Result<()> {
         match order {
-            Order::Renewed(lasting) => {
+            KeeperOrder::Renewed(lasting) => {
                 self.plan.extend(lasting.stop_at_ms);
                 // What is not told makes the command stop sooner, not later.
                 let _ = write_file(&self.folder, &lasting);
             }
-            Order::Bound(bound_ms) => self.plan.bound(bound_ms),
-            Order::Farewell(farewell) => self.farewell = farewell,
-            Order::Signal(number) => self.pass_on(number),
-            Order::Stop(kill_at_ms) => self.plan.lose(BootTime::now().as_ms(), kill_at_ms),
-            Order::Start(_) => return Err(io::Error::other("a second start")),
+            KeeperOrder::Bound(bound_ms) => self.plan.bound(bound_ms),
+            KeeperOrder::Farewell(farewell) => self.farewell = farewell,
+            KeeperOrder::Signal(number) => self.pass_on(number),
+            KeeperOrder::Stop(kill_at_ms) => self.plan.lose(BootTime::now().as_ms(), kill_at_ms),
+            KeeperOrder::Start(_) => return Err(io::Error::other("a second start")),
         }
         Ok(())
     }

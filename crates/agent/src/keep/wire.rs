@@ -22,7 +22,7 @@ const LINE_BYTES_MAX: usize = 16 << 20;
 /// From the holder.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Order {
+pub enum KeeperOrder {
     /// Start the command; this comes first, and once.
     Start(Box<Start>),
     /// The lease was renewed.
@@ -240,16 +240,16 @@ mod tests {
             },
         };
         let mut inbox = Inbox::default();
-        let mut bytes = line(&Order::Start(Box::new(start))).expect("a line");
-        bytes.extend(line(&Order::Signal(15)).expect("a line"));
+        let mut bytes = line(&KeeperOrder::Start(Box::new(start))).expect("a line");
+        bytes.extend(line(&KeeperOrder::Signal(15)).expect("a line"));
         for chunk in bytes.chunks(7) {
             inbox.bytes.extend_from_slice(chunk);
         }
-        let first = inbox.take::<Order>().expect("good").expect("whole");
-        let Order::Start(start) = first else { panic!("{first:?}") };
+        let first = inbox.take::<KeeperOrder>().expect("good").expect("whole");
+        let KeeperOrder::Start(start) = first else { panic!("{first:?}") };
         assert_eq!(start.command[1], odd);
-        assert!(matches!(inbox.take::<Order>(), Ok(Some(Order::Signal(15)))));
-        assert!(matches!(inbox.take::<Order>(), Ok(None)));
+        assert!(matches!(inbox.take::<KeeperOrder>(), Ok(Some(KeeperOrder::Signal(15)))));
+        assert!(matches!(inbox.take::<KeeperOrder>(), Ok(None)));
     }
 
     #[test]
@@ -262,14 +262,14 @@ mod tests {
         let farewell =
             |n: u64| Farewell { commands: vec![vec![n.to_string().repeat(1_000)]], ..Farewell::default() };
         for n in 0..1_000 {
-            assert!(outbox.send(&Order::Farewell(farewell(n))).expect("a line"), "{n}");
+            assert!(outbox.send(&KeeperOrder::Farewell(farewell(n))).expect("a line"), "{n}");
         }
         assert!(!outbox.unsent.is_empty(), "more than the socket takes");
         let mut read = 0;
         while read < 1_000 {
             assert!(inbox.fill(&mut theirs).expect("open"));
-            while let Some(order) = inbox.take::<Order>().expect("whole lines") {
-                assert!(matches!(order, Order::Farewell(told) if told == farewell(read)), "{read}");
+            while let Some(order) = inbox.take::<KeeperOrder>().expect("whole lines") {
+                assert!(matches!(order, KeeperOrder::Farewell(told) if told == farewell(read)), "{read}");
                 read += 1;
             }
             outbox.flush();

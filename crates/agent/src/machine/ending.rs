@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use serde_json::Value;
-use solehold_client::Resource;
+use solehold_client::ResourceName;
 use solehold_clock::BootTime;
 
-use super::{Action, Drain, Ending, Lease, Machine, Need, Slot, Worker, WorkerId};
+use super::{Action, Drain, Ending, LeaseState, Machine, Need, Slot, Worker, WorkerId};
 use crate::worker::ToWorker;
 
 /// Of the time that there is to end, this part is for the worker to finish by itself; in the rest it is stopped.
@@ -18,7 +18,7 @@ pub const WORKERS_PART: f64 = 0.9;
 
 impl Machine {
     /// The work on a resource is to end. A worker that is not running, or cannot be asked, is not waited for in vain.
-    pub(super) fn end(&mut self, now: BootTime, resource: &Resource, id: Option<String>, why: &str) {
+    pub(super) fn end(&mut self, now: BootTime, resource: &ResourceName, id: Option<String>, why: &str) {
         self.end_for(now, resource, id, why, None);
     }
 
@@ -26,20 +26,20 @@ impl Machine {
     pub(super) fn hand_over(
         &mut self,
         now: BootTime,
-        resource: &Resource,
+        resource: &ResourceName,
         id: Option<String>,
         why: &str,
         until: BootTime,
     ) {
         match self.slots.get_mut(resource).map(|slot| &mut slot.lease) {
-            Some(Lease::Ending(ending)) if ending.offer.is_some() => ending.offer = Some(until),
+            Some(LeaseState::Ending(ending)) if ending.offer.is_some() => ending.offer = Some(until),
             _ => self.end_for(now, resource, id, why, Some(until)),
         }
     }
 
     /// The next holder no longer waits: what it would have got goes on here once its work has ended.
-    pub(super) fn called_off(&mut self, resource: &Resource) {
-        if let Some(Lease::Ending(ending)) = self.slots.get_mut(resource).map(|slot| &mut slot.lease)
+    pub(super) fn called_off(&mut self, resource: &ResourceName) {
+        if let Some(LeaseState::Ending(ending)) = self.slots.get_mut(resource).map(|slot| &mut slot.lease)
             && let Some(until) = &mut ending.offer
         {
             *until = BootTime::from_ms(0);
@@ -49,14 +49,14 @@ impl Machine {
     fn end_for(
         &mut self,
         now: BootTime,
-        resource: &Resource,
+        resource: &ResourceName,
         id: Option<String>,
         why: &str,
         offer: Option<BootTime>,
     ) {
         let total = self.time_to_end(now);
         let Some(slot) = self.slots.get_mut(resource) else { return };
-        let Lease::Held(holding) = &slot.lease else { return };
+        let LeaseState::Held(holding) = &slot.lease else { return };
         self.asked += 1;
         let id = id.unwrap_or_else(|| format!("r{}", self.asked));
         let latest = holding.lost.unwrap_or(BootTime::from_ms(u64::MAX));
@@ -64,7 +64,7 @@ impl Machine {
             (now.plus(total.mul_f64(ASKING_PART)).min(latest), now.plus(total).min(latest));
         let (holding, why_so) = (holding.clone(), why.to_owned());
         let ending = Ending { holding, id: id.clone(), why: why_so, offer, until, kill_at };
-        slot.lease = Lease::Ending(Box::new(ending));
+        slot.lease = LeaseState::Ending(Box::new(ending));
         let Some(worker) = slot.worker else { return self.release(resource, None, why) };
         match self.workers.get(&worker) {
             Some(it) if it.hears() => {
@@ -104,7 +104,8 @@ impl Machine {
         last_word: Option<Value>,
     ) -> Result<(), String> {
         let is_it = |slot: &Slot| {
-            slot.worker == Some(worker) && matches!(&slot.lease, Lease::Ending(ending) if ending.id == id)
+            slot.worker == Some(worker)
+                && matches!(&slot.lease, LeaseState::Ending(ending) if ending.id == id)
         };
         let Some(resource) = self.slots.iter().find(|(_, slot)| is_it(slot)).map(|(r, _)| r.clone()) else {
             return Err(format!("drained: no revoke with the id {id:?} is open"));
@@ -115,9 +116,9 @@ impl Machine {
 
     /// It is proven that the work on a resource has ended. It is released, unless that was for a next holder that no
     /// longer waits: releasing it then would leave it to nobody.
-    pub(super) fn has_ended(&mut self, now: BootTime, resource: &Resource, last_word: Option<Value>) {
+    pub(super) fn has_ended(&mut self, now: BootTime, resource: &ResourceName, last_word: Option<Value>) {
         let Some(slot) = self.slots.get_mut(resource) else { return };
-        let Lease::Ending(ending) = &mut slot.lease else { return };
+        let LeaseState::Ending(ending) = &mut slot.lease else { return };
         let has_lapsed = ending.offer.is_some_and(|until| now >= until);
         if !has_lapsed || !slot.need.is_some() || ending.holding.lost.is_some() {
             let why = std::mem::take(&mut ending.why);
@@ -128,7 +129,7 @@ impl Machine {
             holding.granted.state = Some(document.clone());
             self.actions.push(Action::WriteState { resource: resource.clone(), document });
         }
-        slot.lease = Lease::Held(holding);
+        slot.lease = LeaseState::Held(holding);
         let worker = slot.worker.and_then(|id| self.workers.get_mut(&id));
         // It has finished with it, and so is given it again.
         worker.map(|worker| worker.given.remove(resource));
@@ -138,31 +139,31 @@ impl Machine {
     }
 
     /// A lease is lost. Whatever its worker says or does, the work on it ends by the old deadline.
-    pub(super) fn lost(&mut self, now: BootTime, resource: &Resource, why: &str, until: BootTime) {
+    pub(super) fn lost(&mut self, now: BootTime, resource: &ResourceName, why: &str, until: BootTime) {
         let Some(slot) = self.slots.get_mut(resource) else { return };
         if self.rules.hands_over {
             // It may have been deleted: it is not asked for again before the server says so.
             slot.need = Need::None;
         }
         match &mut slot.lease {
-            Lease::Held(holding) => {
+            LeaseState::Held(holding) => {
                 holding.lost = Some(until);
                 self.actions.push(Action::Note(format!("{resource}: {why}")));
                 self.end(now, resource, None, why);
             }
-            Lease::Ending(ending) => {
+            LeaseState::Ending(ending) => {
                 ending.holding.lost = Some(until);
                 ending.until = ending.until.min(until);
                 ending.kill_at = ending.kill_at.min(until);
             }
-            Lease::None | Lease::Preparing(_) | Lease::Asked | Lease::Releasing => {}
+            LeaseState::None | LeaseState::Preparing(_) | LeaseState::Asked | LeaseState::Releasing => {}
         }
     }
 
     /// Stops the workers that did not finish in time.
     pub(super) fn end_overdue(&mut self, now: BootTime) {
         let overdue = |slot: &Slot| match &slot.lease {
-            Lease::Ending(ending) if now >= ending.until => Some((slot.worker?, ending.kill_at)),
+            LeaseState::Ending(ending) if now >= ending.until => Some((slot.worker?, ending.kill_at)),
             _ => None,
         };
         let late: Vec<(WorkerId, BootTime)> = self.slots.values().filter_map(overdue).collect();
@@ -199,7 +200,7 @@ impl Machine {
             worker.is_some_and(|worker| worker.is_running() || worker.is_stopping())
         };
         let is_over =
-            |slot: &Slot| matches!(slot.lease, Lease::Held(_)) && !(is_waiting && is_worked_on(slot));
+            |slot: &Slot| matches!(slot.lease, LeaseState::Held(_)) && !(is_waiting && is_worked_on(slot));
         for resource in self.those(is_over) {
             self.end(now, &resource, None, "this runner is being drained");
         }

@@ -28,7 +28,7 @@ use std::{
 };
 
 use serde_json::{Map, Value};
-use solehold_client::{Resource, assignments::Want};
+use solehold_client::{ResourceName, assignments::Want};
 use solehold_clock::BootTime;
 use uuid::Uuid;
 
@@ -88,36 +88,36 @@ pub struct Granted {
 
 /// What happened.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Event {
+pub enum Input {
     /// These are the resources to work on, and no others.
-    Wanted(BTreeMap<Resource, Want>),
+    Wanted(BTreeMap<ResourceName, Want>),
     /// What the server assigns. What it does not name is kept while it is held: the server may not know of it yet.
     Assigned {
         /// To be acquired.
-        acquire: BTreeMap<Resource, Want>,
+        acquire: BTreeMap<ResourceName, Want>,
         /// Held, as far as the server knows: to be kept until it is lost.
-        keep: BTreeSet<Resource>,
+        keep: BTreeSet<ResourceName>,
         /// To be released.
-        release: BTreeSet<Resource>,
+        release: BTreeSet<ResourceName>,
     },
     /// One was granted.
     Granted {
         /// Which.
-        resource: Resource,
+        resource: ResourceName,
         /// How.
         granted: Granted,
     },
     /// One was not.
     NotGranted {
         /// Which.
-        resource: Resource,
+        resource: ResourceName,
         /// It may be free after this time.
         retry_after: Option<Duration>,
     },
     /// A lease was granted, and lost before it was taken up.
     GrantedInVain {
         /// Which.
-        resource: Resource,
+        resource: ResourceName,
         /// Why it is lost, for people.
         why: String,
     },
@@ -126,12 +126,12 @@ pub enum Event {
         /// What a new lease would be trusted for.
         session: BootTime,
         /// Those that are held.
-        leases: BTreeMap<Resource, BootTime>,
+        leases: BTreeMap<ResourceName, BootTime>,
     },
     /// A lease is lost: the work on it must have ended by then.
     Lost {
         /// Which.
-        resource: Resource,
+        resource: ResourceName,
         /// Why, for people.
         why: String,
         /// Its old deadline.
@@ -140,7 +140,7 @@ pub enum Event {
     /// The next holder of a resource asks for it, and waits until then.
     Asked {
         /// Which.
-        resource: Resource,
+        resource: ResourceName,
         /// The id of the hand-over, which the worker echoes.
         id: Option<String>,
         /// Why, for people.
@@ -149,24 +149,24 @@ pub enum Event {
         until: BootTime,
     },
     /// The next holder no longer waits for a resource.
-    CalledOff(Resource),
+    CalledOff(ResourceName),
     /// The session holds this without having asked for it, as when someone handed it over.
-    Found(Resource),
+    Found(ResourceName),
     /// A lease ran out, and was won back under another token; its work went on.
     WonBack {
         /// Which.
-        resource: Resource,
+        resource: ResourceName,
         /// The new token.
         token: u64,
         /// The new identity.
         lease_id: Uuid,
     },
     /// A release has come to its end, one way or the other.
-    Released(Resource),
+    Released(ResourceName),
     /// The configuration of a resource has changed.
     Configured {
         /// Which.
-        resource: Resource,
+        resource: ResourceName,
         /// All of it.
         config: Value,
     },
@@ -204,15 +204,15 @@ pub enum News {
 #[derive(Debug, Clone, PartialEq)]
 pub enum Action {
     /// Ask for a lease.
-    Acquire(Resource),
+    Acquire(ResourceName),
     /// Ask the present holder for it: a worker is prepared, as far as it can be.
-    TakeOver(Resource),
+    TakeOver(ResourceName),
     /// Take up a lease that the session holds already.
-    Adopt(Resource),
+    Adopt(ResourceName),
     /// Release one: nothing works under it any more.
     Release {
         /// Which.
-        resource: Resource,
+        resource: ResourceName,
         /// What the next holder gets.
         state: Option<Value>,
         /// Why, for people.
@@ -221,7 +221,7 @@ pub enum Action {
     /// Write the state document of a resource.
     WriteState {
         /// Which.
-        resource: Resource,
+        resource: ResourceName,
         /// What the next holder gets.
         document: Value,
     },
@@ -253,7 +253,7 @@ pub enum Action {
     /// Tell the server that its workers failed at this, so that other runners are preferred for it.
     Report {
         /// What.
-        resource: Resource,
+        resource: ResourceName,
         /// Why, for people.
         why: String,
     },
@@ -267,7 +267,7 @@ pub enum Action {
 #[derive(Debug, Clone, Default)]
 struct Slot {
     need: Need,
-    lease: Lease,
+    lease: LeaseState,
     worker: Option<WorkerId>,
     /// What the worker prepared for it under.
     prepared: Option<String>,
@@ -277,7 +277,7 @@ struct Slot {
 
 /// How far a lease is.
 #[derive(Debug, Clone, Default)]
-enum Lease {
+enum LeaseState {
     #[default]
     None,
     Preparing(Preparing),
@@ -331,10 +331,10 @@ struct Drain {
 #[derive(Debug)]
 pub struct Machine {
     rules: Rules,
-    slots: BTreeMap<Resource, Slot>,
+    slots: BTreeMap<ResourceName, Slot>,
     workers: BTreeMap<WorkerId, Worker>,
     /// What its workers failed at lately: why, and how long that is remembered.
-    failed: BTreeMap<Resource, (String, BootTime)>,
+    failed: BTreeMap<ResourceName, (String, BootTime)>,
     trusted_until: BootTime,
     drain: Option<Drain>,
     is_finished: bool,
@@ -363,40 +363,40 @@ impl Machine {
     }
 
     /// Something happened at `now`; gives what to do. `unit` is a random number from 0 to 1.
-    pub fn handle(&mut self, now: BootTime, unit: f64, event: Event) -> Vec<Action> {
+    pub fn handle(&mut self, now: BootTime, unit: f64, event: Input) -> Vec<Action> {
         match event {
-            Event::Wanted(wanted) => self.want(now, wanted),
-            Event::Assigned { acquire, keep, release } => self.assigned(now, acquire, &keep, &release),
-            Event::Granted { resource, granted } => self.granted(now, resource, granted),
-            Event::NotGranted { resource, retry_after } => self.not_granted(now, &resource, retry_after),
-            Event::GrantedInVain { resource, why } => self.granted_in_vain(&resource, &why),
-            Event::Renewed { session, leases } => self.renewed(session, &leases),
-            Event::Lost { resource, why, until } => self.lost(now, &resource, &why, until),
-            Event::Asked { resource, id, why, until } => self.hand_over(now, &resource, id, &why, until),
-            Event::CalledOff(resource) => self.called_off(&resource),
-            Event::Found(resource) => self.found(resource),
-            Event::WonBack { resource, token, lease_id } => self.won_back(&resource, token, lease_id),
-            Event::Released(resource) => self.released(now, &resource),
-            Event::Configured { resource, config } => self.configured(&resource, config),
-            Event::Worker { id, run, news } => self.worker_news(now, unit, id, run, news),
-            Event::Drain => self.begin_drain(now),
-            Event::Rules(rules) => self.rules = *rules,
-            Event::Tick => {}
+            Input::Wanted(wanted) => self.want(now, wanted),
+            Input::Assigned { acquire, keep, release } => self.assigned(now, acquire, &keep, &release),
+            Input::Granted { resource, granted } => self.granted(now, resource, granted),
+            Input::NotGranted { resource, retry_after } => self.not_granted(now, &resource, retry_after),
+            Input::GrantedInVain { resource, why } => self.granted_in_vain(&resource, &why),
+            Input::Renewed { session, leases } => self.renewed(session, &leases),
+            Input::Lost { resource, why, until } => self.lost(now, &resource, &why, until),
+            Input::Asked { resource, id, why, until } => self.hand_over(now, &resource, id, &why, until),
+            Input::CalledOff(resource) => self.called_off(&resource),
+            Input::Found(resource) => self.found(resource),
+            Input::WonBack { resource, token, lease_id } => self.won_back(&resource, token, lease_id),
+            Input::Released(resource) => self.released(now, &resource),
+            Input::Configured { resource, config } => self.configured(&resource, config),
+            Input::Worker { id, run, news } => self.worker_news(now, unit, id, run, news),
+            Input::Drain => self.begin_drain(now),
+            Input::Rules(rules) => self.rules = *rules,
+            Input::Tick => {}
         }
         self.settle(now);
         std::mem::take(&mut self.actions)
     }
 
-    /// When [`Self::handle`] must be called at the latest, with [`Event::Tick`] if nothing else happens.
+    /// When [`Self::handle`] must be called at the latest, with [`Input::Tick`] if nothing else happens.
     pub fn due(&self) -> Option<BootTime> {
         let slots = self.slots.values().filter_map(|slot| match &slot.lease {
-            Lease::Ending(ending) if !self.is_stopping(slot.worker) => Some(ending.until),
-            Lease::Preparing(preparing) => Some(preparing.until),
-            Lease::None if slot.need.is_to_get() && self.has_room() => slot.not_before,
+            LeaseState::Ending(ending) if !self.is_stopping(slot.worker) => Some(ending.until),
+            LeaseState::Preparing(preparing) => Some(preparing.until),
+            LeaseState::None if slot.need.is_to_get() && self.has_room() => slot.not_before,
             _ => None,
         });
         let workers = self.workers.values().filter_map(|worker| worker.due(&self.rules.bounds));
-        let is_held = self.slots.values().any(|slot| matches!(slot.lease, Lease::Held(_)));
+        let is_held = self.slots.values().any(|slot| matches!(slot.lease, LeaseState::Held(_)));
         let drain = self.drain.map(|drain| if is_held { drain.release_at } else { drain.until });
         slots.chain(workers).chain(drain).min()
     }
@@ -410,9 +410,9 @@ impl Machine {
         self.look_after_workers(now);
         self.give_work(now);
         self.failed.retain(|_, (_, until)| now < *until);
-        self.slots.retain(|_, slot| slot.need.is_to_get() || !matches!(slot.lease, Lease::None));
+        self.slots.retain(|_, slot| slot.need.is_to_get() || !matches!(slot.lease, LeaseState::None));
         let is_idle =
-            self.workers.is_empty() && self.slots.values().all(|slot| matches!(slot.lease, Lease::None));
+            self.workers.is_empty() && self.slots.values().all(|slot| matches!(slot.lease, LeaseState::None));
         let is_over = self.drain.is_some_and(|drain| is_idle || now >= drain.until);
         if is_over && !self.is_finished {
             self.is_finished = true;
@@ -420,10 +420,10 @@ impl Machine {
         }
     }
 
-    fn granted(&mut self, now: BootTime, resource: Resource, granted: Granted) {
+    fn granted(&mut self, now: BootTime, resource: ResourceName, granted: Granted) {
         let slot = self.slots.entry(resource.clone()).or_default();
         let prepared = slot.prepared.take();
-        slot.lease = Lease::Held(Holding { granted, prepared, lost: None });
+        slot.lease = LeaseState::Held(Holding { granted, prepared, lost: None });
         if self.drain.is_some() || !slot.need.is_some() {
             return self.release(&resource, None, "it is no longer wanted");
         }
@@ -435,45 +435,45 @@ impl Machine {
     }
 
     /// Nothing was begun under it: it is released, so that nobody waits for its old deadline.
-    fn granted_in_vain(&mut self, resource: &Resource, why: &str) {
+    fn granted_in_vain(&mut self, resource: &ResourceName, why: &str) {
         self.leave_worker(resource);
-        self.slots.entry(resource.clone()).or_default().lease = Lease::Releasing;
+        self.slots.entry(resource.clone()).or_default().lease = LeaseState::Releasing;
         let (resource, why) = (resource.clone(), format!("it was lost before any work began: {why}"));
         self.actions.push(Action::Release { resource, state: None, why });
     }
 
-    fn not_granted(&mut self, now: BootTime, resource: &Resource, retry_after: Option<Duration>) {
+    fn not_granted(&mut self, now: BootTime, resource: &ResourceName, retry_after: Option<Duration>) {
         self.leave_worker(resource);
         let Some(slot) = self.slots.get_mut(resource) else { return };
         let pause = self.rules.pause();
         let pause = retry_after.map_or(pause, |told| told.min(pause));
-        (slot.lease, slot.not_before) = (Lease::None, Some(now.plus(pause)));
+        (slot.lease, slot.not_before) = (LeaseState::None, Some(now.plus(pause)));
     }
 
     /// A lease that was not asked for is worked on if the server assigns what there is to do; otherwise it is released.
-    fn found(&mut self, resource: Resource) {
+    fn found(&mut self, resource: ResourceName) {
         let slot = self.slots.entry(resource.clone()).or_default();
         // A worker that prepares for it need not answer first.
-        if !matches!(slot.lease, Lease::None | Lease::Preparing(_)) {
+        if !matches!(slot.lease, LeaseState::None | LeaseState::Preparing(_)) {
             return;
         }
         if self.rules.hands_over && !slot.need.is_some() {
             slot.need = Need::WhileHeld;
         }
-        slot.lease = Lease::Asked;
+        slot.lease = LeaseState::Asked;
         self.actions.push(Action::Adopt(resource));
     }
 
     /// The worker that works on a resource, or will.
-    pub fn worker_of(&self, resource: &Resource) -> Option<WorkerId> {
+    pub fn worker_of(&self, resource: &ResourceName) -> Option<WorkerId> {
         self.slots.get(resource)?.worker
     }
 
     /// What the workers say about their work under each lease that is held.
     pub fn lease_stats(&self) -> Vec<(Uuid, Map<String, Value>)> {
-        let of = |(resource, slot): (&Resource, &Slot)| {
+        let of = |(resource, slot): (&ResourceName, &Slot)| {
             let worker = self.workers.get(&slot.worker?)?;
-            let Lease::Held(holding) = &slot.lease else { return None };
+            let LeaseState::Held(holding) = &slot.lease else { return None };
             let stats = worker.resource_stats.get(&resource.to_string()).unwrap_or(&worker.stats);
             (!stats.is_empty()).then(|| (holding.granted.lease_id, stats.clone()))
         };
@@ -481,39 +481,39 @@ impl Machine {
     }
 
     /// Whether a resource concerns this agent.
-    pub fn knows(&self, resource: &Resource) -> bool {
+    pub fn knows(&self, resource: &ResourceName) -> bool {
         self.slots.contains_key(resource)
     }
 
     /// Whether a lease is being asked for, held or released.
-    pub fn is_busy_with(&self, resource: &Resource) -> bool {
-        let is_free = |slot: &Slot| matches!(slot.lease, Lease::None | Lease::Preparing(_));
+    pub fn is_busy_with(&self, resource: &ResourceName) -> bool {
+        let is_free = |slot: &Slot| matches!(slot.lease, LeaseState::None | LeaseState::Preparing(_));
         self.slots.get(resource).is_some_and(|slot| !is_free(slot))
     }
 
     /// The worker shows the new token from now on: a gate that knows of the grant refuses the old one.
-    fn won_back(&mut self, resource: &Resource, token: u64, lease_id: Uuid) {
+    fn won_back(&mut self, resource: &ResourceName, token: u64, lease_id: Uuid) {
         let Some(slot) = self.slots.get_mut(resource) else { return };
         let holding = match &mut slot.lease {
-            Lease::Held(holding) => holding,
-            Lease::Ending(ending) => &mut ending.holding,
-            Lease::None | Lease::Preparing(_) | Lease::Asked | Lease::Releasing => return,
+            LeaseState::Held(holding) => holding,
+            LeaseState::Ending(ending) => &mut ending.holding,
+            LeaseState::None | LeaseState::Preparing(_) | LeaseState::Asked | LeaseState::Releasing => return,
         };
         (holding.granted.token, holding.granted.lease_id) = (token, lease_id);
     }
 
-    fn released(&mut self, now: BootTime, resource: &Resource) {
+    fn released(&mut self, now: BootTime, resource: &ResourceName) {
         let Some(slot) = self.slots.get_mut(resource) else { return };
-        if matches!(slot.lease, Lease::Releasing) {
-            slot.lease = Lease::None;
+        if matches!(slot.lease, LeaseState::Releasing) {
+            slot.lease = LeaseState::None;
             let soonest = now.plus(self.rules.pause());
             slot.not_before = Some(slot.not_before.map_or(soonest, |time| time.max(soonest)));
         }
     }
 
-    fn configured(&mut self, resource: &Resource, config: Value) {
+    fn configured(&mut self, resource: &ResourceName, config: Value) {
         let Some(slot) = self.slots.get_mut(resource) else { return };
-        let Lease::Held(holding) = &mut slot.lease else { return };
+        let LeaseState::Held(holding) = &mut slot.lease else { return };
         if holding.granted.config.as_ref() == Some(&config) {
             return;
         }
@@ -525,19 +525,22 @@ impl Machine {
     }
 
     /// Nothing works on it any more: it is released.
-    fn release(&mut self, resource: &Resource, last_word: Option<Value>, why: &str) {
+    fn release(&mut self, resource: &ResourceName, last_word: Option<Value>, why: &str) {
         let Some(slot) = self.slots.get_mut(resource) else { return };
-        if matches!(slot.lease, Lease::None | Lease::Preparing(_) | Lease::Asked | Lease::Releasing) {
+        if matches!(
+            slot.lease,
+            LeaseState::None | LeaseState::Preparing(_) | LeaseState::Asked | LeaseState::Releasing
+        ) {
             return;
         }
-        slot.lease = Lease::Releasing;
+        slot.lease = LeaseState::Releasing;
         self.leave_worker(resource);
         let (resource, why) = (resource.clone(), why.to_owned());
         self.actions.push(Action::Release { resource, state: last_word, why });
     }
 
     /// No worker works on it, or prepares to.
-    fn leave_worker(&mut self, resource: &Resource) {
+    fn leave_worker(&mut self, resource: &ResourceName) {
         let Some(slot) = self.slots.get_mut(resource) else { return };
         slot.prepared = None;
         if let Some(worker) = slot.worker.take().and_then(|id| self.workers.get_mut(&id)) {
@@ -546,7 +549,7 @@ impl Machine {
         }
     }
 
-    fn assignment(&self, resource: &Resource, holding: &Holding) -> Assignment {
+    fn assignment(&self, resource: &ResourceName, holding: &Holding) -> Assignment {
         let granted = &holding.granted;
         Assignment {
             resource: resource.to_string(),
@@ -563,8 +566,8 @@ impl Machine {
     /// What a worker works on now.
     pub fn assignments(&self, worker: WorkerId) -> Vec<Assignment> {
         let held = self.slots.iter().filter(|(_, slot)| slot.worker == Some(worker));
-        let of = |(resource, slot): (&Resource, &Slot)| match &slot.lease {
-            Lease::Held(holding) => Some(self.assignment(resource, holding)),
+        let of = |(resource, slot): (&ResourceName, &Slot)| match &slot.lease {
+            LeaseState::Held(holding) => Some(self.assignment(resource, holding)),
             _ => None,
         };
         held.filter_map(of).collect()

@@ -1,25 +1,25 @@
 //! Getting ready for a resource that another runner still holds: only then is its holder asked for it.
 
-use solehold_client::Resource;
+use solehold_client::ResourceName;
 use solehold_clock::BootTime;
 
-use super::{Action, Lease, Machine, Preparing, Slot, Worker, WorkerId};
+use super::{Action, LeaseState, Machine, Preparing, Slot, Worker, WorkerId};
 use crate::worker::{Protocol, ToWorker};
 
 impl Machine {
     /// Asks a worker to prepare. A plain process cannot: it would begin to work. For it the holder is asked at once.
-    pub(super) fn prepare(&mut self, now: BootTime, resource: Resource) {
+    pub(super) fn prepare(&mut self, now: BootTime, resource: ResourceName) {
         let worker = self.choose_worker(now, &resource);
         let can_prepare = self.can_prepare();
         let Some(slot) = self.slots.get_mut(&resource) else { return };
         let Some(worker) = worker.filter(|_| can_prepare) else {
-            slot.lease = Lease::Asked;
+            slot.lease = LeaseState::Asked;
             self.actions.push(Action::TakeOver(resource));
             return;
         };
         self.asked += 1;
         let (id, until) = (format!("p{}", self.asked), now.plus(self.rules.bounds.startup));
-        slot.lease = Lease::Preparing(Preparing { id, until });
+        slot.lease = LeaseState::Preparing(Preparing { id, until });
         self.tell_prepare(worker, &resource);
     }
 
@@ -32,8 +32,8 @@ impl Machine {
     }
 
     /// Tells a worker to prepare, if it hears; otherwise it is told when it has connected.
-    pub(super) fn tell_prepare(&mut self, worker: WorkerId, resource: &Resource) {
-        let Some(Lease::Preparing(preparing)) = self.slots.get(resource).map(|slot| &slot.lease) else {
+    pub(super) fn tell_prepare(&mut self, worker: WorkerId, resource: &ResourceName) {
+        let Some(LeaseState::Preparing(preparing)) = self.slots.get(resource).map(|slot| &slot.lease) else {
             return;
         };
         if !self.workers.get(&worker).is_some_and(Worker::hears) {
@@ -52,12 +52,13 @@ impl Machine {
     /// A worker says that it is prepared; only the answer to the present question counts.
     pub(super) fn prepared(&mut self, worker: WorkerId, id: &str) -> Result<(), String> {
         let is_it = |slot: &Slot| {
-            slot.worker == Some(worker) && matches!(&slot.lease, Lease::Preparing(asked) if asked.id == id)
+            slot.worker == Some(worker)
+                && matches!(&slot.lease, LeaseState::Preparing(asked) if asked.id == id)
         };
         let Some((resource, slot)) = self.slots.iter_mut().find(|(_, slot)| is_it(slot)) else {
             return Err(format!("prepared: no prepare with the id {id:?} is open"));
         };
-        (slot.lease, slot.prepared) = (Lease::Asked, Some(id.to_owned()));
+        (slot.lease, slot.prepared) = (LeaseState::Asked, Some(id.to_owned()));
         self.actions.push(Action::TakeOver(resource.clone()));
         Ok(())
     }
@@ -66,7 +67,9 @@ impl Machine {
     pub(super) fn give_up_preparing(&mut self, now: BootTime) {
         let is_draining = self.drain.is_some();
         let is_over = |slot: &Slot| match &slot.lease {
-            Lease::Preparing(preparing) => now >= preparing.until || slot.worker.is_none() || is_draining,
+            LeaseState::Preparing(preparing) => {
+                now >= preparing.until || slot.worker.is_none() || is_draining
+            }
             _ => false,
         };
         for resource in self.those(is_over) {
@@ -75,7 +78,8 @@ impl Machine {
     }
 
     pub(super) fn drop_unwanted_preparations(&mut self) {
-        let is_unwanted = |slot: &Slot| !slot.need.is_to_get() && matches!(slot.lease, Lease::Preparing(_));
+        let is_unwanted =
+            |slot: &Slot| !slot.need.is_to_get() && matches!(slot.lease, LeaseState::Preparing(_));
         for resource in self.those(is_unwanted) {
             self.leave_worker(&resource);
             self.slots.remove(&resource);

@@ -3,43 +3,43 @@
 
 use std::collections::BTreeMap;
 
-use solehold_client::Resource;
+use solehold_client::ResourceName;
 use solehold_clock::BootTime;
 use uuid::Uuid;
 
-use super::{Holding, Lease, Machine, Slot, WorkerId};
+use super::{Holding, LeaseState, Machine, Slot, WorkerId};
 
 impl Slot {
     /// The lease that a worker may work under.
     pub(super) fn holding(&self) -> Option<&Holding> {
         match &self.lease {
-            Lease::Held(holding) => Some(holding),
-            Lease::Ending(ending) => Some(&ending.holding),
-            Lease::None | Lease::Preparing(_) | Lease::Asked | Lease::Releasing => None,
+            LeaseState::Held(holding) => Some(holding),
+            LeaseState::Ending(ending) => Some(&ending.holding),
+            LeaseState::None | LeaseState::Preparing(_) | LeaseState::Asked | LeaseState::Releasing => None,
         }
     }
 
     /// Whether its worker has something to do about it. What was only asked for may never be granted.
     fn is_work(&self) -> bool {
         match &self.lease {
-            Lease::Held(_) | Lease::Ending(_) | Lease::Preparing(_) => true,
-            Lease::Asked => self.prepared.is_some(),
-            Lease::None | Lease::Releasing => false,
+            LeaseState::Held(_) | LeaseState::Ending(_) | LeaseState::Preparing(_) => true,
+            LeaseState::Asked => self.prepared.is_some(),
+            LeaseState::None | LeaseState::Releasing => false,
         }
     }
 
     fn holding_mut(&mut self) -> Option<&mut Holding> {
         match &mut self.lease {
-            Lease::Held(holding) => Some(holding),
-            Lease::Ending(ending) => Some(&mut ending.holding),
-            Lease::None | Lease::Preparing(_) | Lease::Asked | Lease::Releasing => None,
+            LeaseState::Held(holding) => Some(holding),
+            LeaseState::Ending(ending) => Some(&mut ending.holding),
+            LeaseState::None | LeaseState::Preparing(_) | LeaseState::Asked | LeaseState::Releasing => None,
         }
     }
 }
 
 impl Machine {
     /// Each lease that is not lost is trusted until its own deadline.
-    pub(super) fn renewed(&mut self, session: BootTime, leases: &BTreeMap<Resource, BootTime>) {
+    pub(super) fn renewed(&mut self, session: BootTime, leases: &BTreeMap<ResourceName, BootTime>) {
         self.trusted_until = session;
         for (resource, until) in leases {
             let holding = self.slots.get_mut(resource).and_then(Slot::holding_mut);

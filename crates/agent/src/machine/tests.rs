@@ -38,8 +38,8 @@ fn at(seconds: u64) -> BootTime {
     BootTime::from_ms(1_000_000 + seconds * 1_000)
 }
 
-fn camera(key: &str) -> Resource {
-    Resource::new("camera", key).expect("a name")
+fn camera(key: &str) -> ResourceName {
+    ResourceName::new("camera", key).expect("a name")
 }
 
 /// A machine and the time by which it lives.
@@ -53,17 +53,17 @@ impl World {
         Self { machine: Machine::new(rules(max_workers, per_worker), at(FAR)), now: 0 }
     }
 
-    fn after(&mut self, seconds: u64, event: Event) -> Vec<Action> {
+    fn after(&mut self, seconds: u64, event: Input) -> Vec<Action> {
         self.now += seconds;
         self.machine.handle(at(self.now), UNIT, event)
     }
 
-    fn does(&mut self, event: Event) -> Vec<Action> {
+    fn does(&mut self, event: Input) -> Vec<Action> {
         self.after(0, event)
     }
 
     fn want(&mut self, keys: &[&str]) -> Vec<Action> {
-        self.does(Event::Wanted(keys.iter().map(|key| (camera(key), Want::Free)).collect()))
+        self.does(Input::Wanted(keys.iter().map(|key| (camera(key), Want::Free)).collect()))
     }
 
     fn grant(&mut self, key: &str, token: u64) -> Vec<Action> {
@@ -75,11 +75,11 @@ impl World {
             config: None,
             trusted_until: self.machine.trusted_until,
         };
-        self.does(Event::Granted { resource: camera(key), granted })
+        self.does(Input::Granted { resource: camera(key), granted })
     }
 
     fn news(&mut self, id: WorkerId, run: u32, news: News) -> Vec<Action> {
-        self.does(Event::Worker { id, run, news })
+        self.does(Input::Worker { id, run, news })
     }
 
     fn says(&mut self, id: WorkerId, run: u32, line: &str) -> Vec<Action> {
@@ -128,13 +128,13 @@ fn what_is_wanted_is_acquired_and_worked_on() {
     };
     assert_eq!((assignments[0].resource.as_str(), assignments[0].token), ("camera/a", 7));
     assert_eq!(
-        world.does(Event::NotGranted { resource: camera("b"), retry_after: None }),
+        world.does(Input::NotGranted { resource: camera("b"), retry_after: None }),
         [Action::Acquire(camera("c"))]
     );
-    assert_eq!(world.after(9, Event::Tick), [], "there is room for c only, which was asked for");
-    world.does(Event::NotGranted { resource: camera("c"), retry_after: Some(Duration::from_secs(1)) });
+    assert_eq!(world.after(9, Input::Tick), [], "there is room for c only, which was asked for");
+    world.does(Input::NotGranted { resource: camera("c"), retry_after: Some(Duration::from_secs(1)) });
     assert_eq!(world.machine.due(), Some(at(10)));
-    assert_eq!(world.after(1, Event::Tick), [Action::Acquire(camera("b"))]);
+    assert_eq!(world.after(1, Input::Tick), [Action::Acquire(camera("b"))]);
 }
 
 /// A lease says which shard works under it, so the worker is known when the lease is asked for.
@@ -145,8 +145,8 @@ fn the_worker_is_chosen_when_a_resource_is_asked_for_and_started_when_it_holds_i
     assert_eq!(asked, ["a", "b", "c"].map(|key| Action::Acquire(camera(key))), "nothing is started yet");
     let chosen = |world: &World, key: &str| world.machine.worker_of(&camera(key));
     assert_eq!(["a", "b", "c"].map(|key| chosen(&world, key)), [Some(1), Some(2), Some(1)]);
-    assert_eq!(world.after(5, Event::Tick), []);
-    world.does(Event::NotGranted { resource: camera("a"), retry_after: None });
+    assert_eq!(world.after(5, Input::Tick), []);
+    world.does(Input::NotGranted { resource: camera("a"), retry_after: None });
     assert!(is_start(&world.grant("c", 1)[0], 1, 1));
     assert!(is_start(&world.grant("b", 2)[0], 2, 1));
     assert_eq!((chosen(&world, "c"), chosen(&world, "b")), (Some(1), Some(2)));
@@ -207,7 +207,7 @@ fn a_worker_that_does_not_finish_is_stopped_and_its_end_is_the_proof() {
     let mut world = World::speaking(1, 2);
     world.want(&[]);
     assert_eq!(world.machine.due(), Some(at(20)));
-    let late = world.after(20, Event::Tick);
+    let late = world.after(20, Input::Tick);
     assert!(
         matches!(&late[..], [Action::Stop { grace, .. }] if *grace == Duration::from_secs(10)),
         "{late:?}"
@@ -235,24 +235,24 @@ fn a_crash_is_back_at_once_and_a_loop_goes_elsewhere() {
     assert!(again.iter().any(|action| is_start(action, 1, 2)), "{again:?}");
     assert!(!crash(&mut world, 1).iter().any(|action| is_start(action, 1, 3)), "that run is over");
     assert!(!crash(&mut world, 2).iter().any(|action| is_start(action, 1, 3)), "after a pause");
-    assert!(is_start(&world.after(2, Event::Tick)[0], 1, 3));
+    assert!(is_start(&world.after(2, Input::Tick)[0], 1, 3));
     let given_up = crash(&mut world, 3);
     let [Action::Note(_), Action::Report { .. }, Action::Release { why, .. }] = given_up.as_slice() else {
         panic!("{given_up:?}")
     };
     assert_eq!(why, "its worker failed 3 times in a row: it ended with 1");
     assert_eq!(world.machine.failed_resources()["camera/a"], *why);
-    world.does(Event::Released(camera("a")));
-    assert_eq!(world.after(59, Event::Tick), [], "others may try first");
-    assert_eq!(world.after(1, Event::Tick), [Action::Acquire(camera("a"))]);
+    world.does(Input::Released(camera("a")));
+    assert_eq!(world.after(59, Input::Tick), [], "others may try first");
+    assert_eq!(world.after(1, Input::Tick), [Action::Acquire(camera("a"))]);
 }
 
 #[test]
 fn a_silent_worker_is_restarted() {
     let mut world = World::speaking(1, 1);
     assert_eq!(world.machine.due(), Some(at(60)));
-    assert_eq!(world.after(59, Event::Tick), []);
-    let stopped = world.after(1, Event::Tick);
+    assert_eq!(world.after(59, Input::Tick), []);
+    let stopped = world.after(1, Input::Tick);
     assert!(
         matches!(&stopped[..], [Action::Stop { why, .. }] if why == "it sent no heartbeat for 1m"),
         "{stopped:?}"
@@ -267,7 +267,7 @@ fn a_lost_lease_binds_its_worker_until_it_says_that_it_has_finished() {
     let mut world = World::speaking(1, 4);
     world.want(&["a", "b"]);
     world.grant("b", 8);
-    let asked = world.does(Event::Lost { resource: camera("a"), why: "revoked".into(), until: at(5) });
+    let asked = world.does(Input::Lost { resource: camera("a"), why: "revoked".into(), until: at(5) });
     let id = revoked(&asked).expect("asked");
     assert_eq!(world.machine.bound(1), Some(at(5)));
     let done = world.says(1, 1, &json!({"type": "drained", "id": id}).to_string());
@@ -280,8 +280,8 @@ fn a_worker_killed_at_the_bound_comes_back_with_the_rest() {
     let mut world = World::speaking(1, 4);
     world.want(&["a", "b"]);
     world.grant("b", 8);
-    world.does(Event::Lost { resource: camera("a"), why: "revoked".into(), until: at(5) });
-    let stopped = world.after(5, Event::Tick);
+    world.does(Input::Lost { resource: camera("a"), why: "revoked".into(), until: at(5) });
+    let stopped = world.after(5, Input::Tick);
     assert!(matches!(&stopped[..], [Action::Stop { grace: Duration::ZERO, .. }]), "{stopped:?}");
     let ended = world.news(1, 1, News::Ended(JobEnd::Lost(None)));
     assert_eq!(released(&ended), ["camera/a"]);
@@ -306,7 +306,7 @@ fn draining_has_one_budget_and_needs_proof() {
     let mut world = World::speaking(2, 1);
     world.want(&["a", "b", "c"]);
     world.grant("b", 2);
-    let drained = world.does(Event::Drain);
+    let drained = world.does(Input::Drain);
     let id = revoked(&drained).expect("the one that speaks is asked");
     assert!(drained.iter().any(|action| matches!(action, Action::Stop { worker: 2, .. })), "{drained:?}");
     assert!(!drained.contains(&Action::Finish));
@@ -314,21 +314,21 @@ fn draining_has_one_budget_and_needs_proof() {
     assert_eq!(released(&done), ["camera/a"]);
     world.news(1, 1, News::Ended(JobEnd::Lost(Some(0))));
     world.news(2, 1, News::Ended(JobEnd::Lost(Some(0))));
-    assert!(world.does(Event::Released(camera("a"))).is_empty(), "the other release is not answered yet");
-    assert_eq!(world.does(Event::Released(camera("b"))), [Action::Finish]);
-    assert_eq!(world.after(100, Event::Tick), []);
+    assert!(world.does(Input::Released(camera("a"))).is_empty(), "the other release is not answered yet");
+    assert_eq!(world.does(Input::Released(camera("b"))), [Action::Finish]);
+    assert_eq!(world.after(100, Input::Tick), []);
 }
 
 #[test]
 fn draining_ends_with_its_budget_whatever_happens() {
     let mut world = World::speaking(1, 1);
-    world.does(Event::Drain);
-    let late = world.after(12, Event::Tick);
+    world.does(Input::Drain);
+    let late = world.after(12, Input::Tick);
     assert!(
         matches!(&late[..], [Action::Stop { grace, .. }] if *grace == Duration::from_secs(6)),
         "{late:?}"
     );
-    assert_eq!(world.after(8, Event::Tick), [Action::Finish]);
+    assert_eq!(world.after(8, Input::Tick), [Action::Finish]);
 }
 
 #[test]
@@ -339,7 +339,7 @@ fn what_is_granted_too_late_goes_back() {
     assert_eq!(released(&world.grant("a", 1)), ["camera/a"]);
     let mut world = World::new(1, 1);
     world.want(&["a"]);
-    world.does(Event::Drain);
+    world.does(Input::Drain);
     assert_eq!(released(&world.grant("a", 1)), ["camera/a"]);
 }
 
@@ -347,7 +347,7 @@ fn what_is_granted_too_late_goes_back() {
 fn a_worker_prepares_before_the_holder_is_asked() {
     let mut world = World::speaking(2, 1);
     let wanted = BTreeMap::from([(camera("a"), Want::Free), (camera("b"), Want::Moves)]);
-    let started = world.does(Event::Wanted(wanted));
+    let started = world.does(Input::Wanted(wanted));
     let [Action::Start { worker: 2, assignments, .. }] = started.as_slice() else { panic!("{started:?}") };
     assert!(assignments.is_empty(), "it is not held yet");
     let told = world.news(2, 1, News::Connected);
@@ -373,21 +373,21 @@ fn a_worker_prepares_before_the_holder_is_asked() {
 fn a_preparation_ends_whatever_becomes_of_its_worker() {
     let moves = |world: &mut World| {
         let wanted = BTreeMap::from([(camera("a"), Want::Free), (camera("b"), Want::Moves)]);
-        world.does(Event::Wanted(wanted))
+        world.does(Input::Wanted(wanted))
     };
     // It is never prepared.
     let mut world = World::speaking(2, 1);
     moves(&mut world);
     world.news(2, 1, News::Connected);
     assert_eq!(world.machine.due(), Some(at(30)));
-    let given_up = world.after(30, Event::Tick);
+    let given_up = world.after(30, Input::Tick);
     assert!(given_up.iter().any(|action| matches!(action, Action::Stop { worker: 2, .. })), "{given_up:?}");
     // It crashes.
     let mut world = World::speaking(2, 1);
     moves(&mut world);
     world.news(2, 1, News::Ended(JobEnd::Exited(1)));
     assert!(
-        world.after(10, Event::Tick).iter().any(|action| matches!(action, Action::Start { .. })),
+        world.after(10, Input::Tick).iter().any(|action| matches!(action, Action::Start { .. })),
         "tried again"
     );
     // The move is called off.
@@ -401,7 +401,7 @@ fn a_preparation_ends_whatever_becomes_of_its_worker() {
 fn a_plain_process_is_not_started_before_it_holds_what_it_works_on() {
     let mut world = World::new(2, 1);
     let wanted = BTreeMap::from([(camera("b"), Want::Moves)]);
-    assert_eq!(world.does(Event::Wanted(wanted)), [Action::TakeOver(camera("b"))]);
+    assert_eq!(world.does(Input::Wanted(wanted)), [Action::TakeOver(camera("b"))]);
     assert!(is_start(&world.grant("b", 3)[0], 1, 1));
 }
 
@@ -411,36 +411,36 @@ fn while_draining_others_may_take_over_until_two_thirds_of_the_budget() {
     world.machine.rules.hands_over = true;
     world.want(&["a", "b"]);
     world.grant("b", 2);
-    assert_eq!(world.does(Event::Drain), []);
+    assert_eq!(world.does(Input::Drain), []);
     let asked = world.does(asked_for("a", Some("h1".into()), 60));
     assert_eq!(revoked(&asked).as_deref(), Some("h1"));
     let budget = world.machine.rules.drain.mul_f64(2.0 / 3.0);
     assert_eq!(world.machine.due(), Some(at(0).plus(Duration::from_secs(12))), "its worker's time");
     world.says(1, 1, r#"{"type":"drained","id":"h1"}"#);
     assert_eq!(world.machine.due(), Some(at(0).plus(budget)));
-    let late = world.after(14, Event::Tick);
+    let late = world.after(14, Input::Tick);
     assert!(late.iter().any(|action| matches!(action, Action::Stop { worker: 2, .. })), "{late:?}");
 }
 
 /// The next holder asks for a camera, and waits for this long.
-fn asked_for(key: &str, id: Option<String>, until: u64) -> Event {
-    Event::Asked { resource: camera(key), id, why: "it is handed over".to_owned(), until: at(until) }
+fn asked_for(key: &str, id: Option<String>, until: u64) -> Input {
+    Input::Asked { resource: camera(key), id, why: "it is handed over".to_owned(), until: at(until) }
 }
 
 /// The rules of an agent to which the server assigns.
-fn assigned(max_workers: usize, per_worker: usize) -> Event {
-    Event::Rules(Box::new(Rules { hands_over: true, ..rules(max_workers, per_worker) }))
+fn assigned(max_workers: usize, per_worker: usize) -> Input {
+    Input::Rules(Box::new(Rules { hands_over: true, ..rules(max_workers, per_worker) }))
 }
 
 #[test]
 fn a_lease_that_nobody_asked_for_is_worked_on_or_released() {
     let mut world = World::new(1, 2);
-    assert_eq!(world.does(Event::Found(camera("x"))), [Action::Adopt(camera("x"))]);
-    assert_eq!(world.does(Event::Found(camera("x"))), [], "once is enough");
+    assert_eq!(world.does(Input::Found(camera("x"))), [Action::Adopt(camera("x"))]);
+    assert_eq!(world.does(Input::Found(camera("x"))), [], "once is enough");
     assert_eq!(released(&world.grant("x", 3)), ["camera/x"], "the file says all that there is to do");
-    world.does(Event::Released(camera("x")));
+    world.does(Input::Released(camera("x")));
     world.does(assigned(1, 2));
-    assert_eq!(world.does(Event::Found(camera("y"))), [Action::Adopt(camera("y"))]);
+    assert_eq!(world.does(Input::Found(camera("y"))), [Action::Adopt(camera("y"))]);
     assert!(is_start(&world.grant("y", 4)[0], 1, 1));
     assert!(world.machine.is_busy_with(&camera("y")) && !world.machine.is_busy_with(&camera("z")));
 }
@@ -449,14 +449,14 @@ fn a_lease_that_nobody_asked_for_is_worked_on_or_released() {
 fn the_token_under_which_a_lease_was_won_back_is_told() {
     let mut world = World::speaking(1, 1);
     let won =
-        |token: u64| Event::WonBack { resource: camera("a"), token, lease_id: Uuid::from_u128(token.into()) };
+        |token: u64| Input::WonBack { resource: camera("a"), token, lease_id: Uuid::from_u128(token.into()) };
     let told = world.does(won(9));
     let is_it = |a: &Assignment| (a.token, a.lease_id) == (9, Uuid::from_u128(9));
     assert!(matches!(&told[..], [Action::Tell { message: ToWorker::Assign(a), .. }] if is_it(a)), "{told:?}");
     let mut plain = World::new(1, 1);
     plain.want(&["a"]);
     plain.grant("a", 7);
-    plain.after(31, Event::Tick);
+    plain.after(31, Input::Tick);
     let told = plain.does(won(9));
     assert!(
         matches!(&told[..], [Action::Stop { worker: 1, .. }]),
@@ -470,11 +470,11 @@ fn a_drain_waits_for_those_who_take_over_and_for_nobody_else() {
     world.does(assigned(1, 2));
     world.want(&["a", "b"]);
     world.grant("b", 8);
-    assert_eq!(revoked(&world.does(Event::Drain)), None, "another runner takes over");
+    assert_eq!(revoked(&world.does(Input::Drain)), None, "another runner takes over");
     let id = revoked(&world.want(&["b"])).expect("nobody takes over a");
     let ended = world.says(1, 1, &format!(r#"{{"type":"drained","id":"{id}"}}"#));
     assert_eq!(released(&ended), ["camera/a"]);
-    assert!(revoked(&world.after(14, Event::Tick)).is_some(), "b is released after two thirds of the budget");
+    assert!(revoked(&world.after(14, Input::Tick)).is_some(), "b is released after two thirds of the budget");
 }
 
 #[test]
@@ -482,7 +482,7 @@ fn what_the_server_assigns_is_asked_for_again_soon() {
     let mut world = World::new(1, 1);
     world.does(assigned(1, 1));
     world.want(&["a"]);
-    world.does(Event::NotGranted { resource: camera("a"), retry_after: None });
+    world.does(Input::NotGranted { resource: camera("a"), retry_after: None });
     assert_eq!(world.machine.due(), Some(at(1)));
 }
 
@@ -507,7 +507,7 @@ fn a_hand_over_ends_whatever_state_its_worker_is_in() {
     let mut connected = held();
     connected.news(1, 1, News::Connected);
     assert!(revoked(&connected.does(asked())).is_some());
-    assert!(matches!(&connected.after(20, Event::Tick)[..], [Action::Stop { worker: 1, .. }]));
+    assert!(matches!(&connected.after(20, Input::Tick)[..], [Action::Stop { worker: 1, .. }]));
     assert_eq!(released(&connected.news(1, 1, News::Ended(JobEnd::Lost(None)))), ["camera/a"]);
 
     // Between two runs of a crash loop: nothing is left that works on it.
@@ -515,14 +515,14 @@ fn a_hand_over_ends_whatever_state_its_worker_is_in() {
     crash(&mut looping, 1);
     crash(&mut looping, 2);
     assert_eq!(released(&looping.does(asked())), ["camera/a"]);
-    let later = looping.after(60, Event::Tick);
+    let later = looping.after(60, Input::Tick);
     assert!(!later.iter().any(|action| is_start(action, 1, 3)), "{later:?}");
 
     // Being stopped for another reason: its end releases it, once.
     let mut stopping = World::speaking(1, 1);
     let id = revoked(&stopping.want(&[])).expect("asked");
     assert_eq!(stopping.does(asked()), [], "the first question stands");
-    stopping.after(20, Event::Tick);
+    stopping.after(20, Input::Tick);
     assert_eq!(released(&stopping.news(1, 1, News::Ended(JobEnd::Lost(None)))), ["camera/a"]);
     let line = json!({"type": "drained", "id": id}).to_string();
     assert_eq!(released(&stopping.says(1, 1, &line)), [""; 0]);

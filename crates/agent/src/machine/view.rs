@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use super::{Lease, Machine, WorkerId, workers::Phase};
+use super::{LeaseState, Machine, WorkerId, workers::Phase};
 
 /// How many failures are told: they go with every heartbeat.
 const FAILED_SHOWN_MAX: usize = 32;
@@ -81,14 +81,14 @@ impl Machine {
 
     /// All resources that concern this agent.
     pub fn resources(&self) -> Vec<ResourceView> {
-        let view = |(resource, slot): (&solehold_client::Resource, &super::Slot)| {
+        let view = |(resource, slot): (&solehold_client::ResourceName, &super::Slot)| {
             let (lease, token) = match &slot.lease {
-                Lease::None => ("waiting", None),
-                Lease::Preparing(_) => ("preparing", None),
-                Lease::Asked => ("asked", None),
-                Lease::Held(holding) => ("held", Some(holding.granted.token)),
-                Lease::Ending(ending) => ("ending", Some(ending.holding.granted.token)),
-                Lease::Releasing => ("releasing", None),
+                LeaseState::None => ("waiting", None),
+                LeaseState::Preparing(_) => ("preparing", None),
+                LeaseState::Asked => ("asked", None),
+                LeaseState::Held(holding) => ("held", Some(holding.granted.token)),
+                LeaseState::Ending(ending) => ("ending", Some(ending.holding.granted.token)),
+                LeaseState::Releasing => ("releasing", None),
             };
             ResourceView { resource: resource.to_string(), token, worker: slot.worker, lease }
         };

@@ -5,10 +5,10 @@ use std::{
     time::Duration,
 };
 
-use solehold_client::{Resource, assignments::Want};
+use solehold_client::{ResourceName, assignments::Want};
 use solehold_clock::BootTime;
 
-use super::{Action, Lease, Machine, Rules, Slot};
+use super::{Action, LeaseState, Machine, Rules, Slot};
 
 /// The longest pause before asking again for what the server assigns.
 const ASSIGNED_RETRY_MAX: Duration = Duration::from_secs(1);
@@ -43,7 +43,7 @@ impl Rules {
 }
 
 impl Machine {
-    pub(super) fn want(&mut self, now: BootTime, wanted: BTreeMap<Resource, Want>) {
+    pub(super) fn want(&mut self, now: BootTime, wanted: BTreeMap<ResourceName, Want>) {
         for slot in self.slots.values_mut() {
             slot.need = Need::None;
         }
@@ -58,12 +58,12 @@ impl Machine {
     pub(super) fn assigned(
         &mut self,
         now: BootTime,
-        acquire: BTreeMap<Resource, Want>,
-        keep: &BTreeSet<Resource>,
-        release: &BTreeSet<Resource>,
+        acquire: BTreeMap<ResourceName, Want>,
+        keep: &BTreeSet<ResourceName>,
+        release: &BTreeSet<ResourceName>,
     ) {
         for (resource, slot) in &mut self.slots {
-            let is_held = matches!(slot.lease, Lease::Held(_) | Lease::Ending(_));
+            let is_held = matches!(slot.lease, LeaseState::Held(_) | LeaseState::Ending(_));
             let is_kept = (is_held || keep.contains(resource)) && !release.contains(resource);
             slot.need = if is_kept { Need::WhileHeld } else { Need::None };
         }
@@ -77,7 +77,7 @@ impl Machine {
 
     fn end_unwanted(&mut self, now: BootTime) {
         self.drop_unwanted_preparations();
-        let unwanted = |slot: &Slot| !slot.need.is_some() && matches!(slot.lease, Lease::Held(_));
+        let unwanted = |slot: &Slot| !slot.need.is_some() && matches!(slot.lease, LeaseState::Held(_));
         let why = match self.drain {
             Some(_) => "this runner is being drained, and no other takes it over",
             None => "it is no longer assigned to this runner",
@@ -88,8 +88,8 @@ impl Machine {
     }
 
     /// The resources of which this is so.
-    pub(super) fn those(&self, is_so: impl Fn(&Slot) -> bool) -> Vec<Resource> {
-        let of = |(resource, slot): (&Resource, &Slot)| is_so(slot).then(|| resource.clone());
+    pub(super) fn those(&self, is_so: impl Fn(&Slot) -> bool) -> Vec<ResourceName> {
+        let of = |(resource, slot): (&ResourceName, &Slot)| is_so(slot).then(|| resource.clone());
         self.slots.iter().filter_map(of).collect()
     }
 
@@ -100,10 +100,10 @@ impl Machine {
         }
         let is_due = |slot: &Slot| {
             slot.need.is_to_get()
-                && matches!(slot.lease, Lease::None)
+                && matches!(slot.lease, LeaseState::None)
                 && slot.not_before.is_none_or(|time| now >= time)
         };
-        let due: Vec<Resource> = self
+        let due: Vec<ResourceName> = self
             .slots
             .iter()
             .filter(|(_, slot)| is_due(slot))
@@ -115,7 +115,7 @@ impl Machine {
             if slot.need == Need::Get(Want::Moves) {
                 self.prepare(now, resource);
             } else {
-                slot.lease = Lease::Asked;
+                slot.lease = LeaseState::Asked;
                 // Chosen now, since the lease says which shard works under it. It is started when it holds something.
                 self.choose_worker(now, &resource);
                 self.actions.push(Action::Acquire(resource));
@@ -127,8 +127,8 @@ impl Machine {
     /// nothing can be started in its place before it is gone.
     fn room(&self) -> usize {
         let count = |of: fn(&Slot) -> bool| self.slots.values().filter(|slot| of(slot)).count();
-        let taken = count(|slot| !matches!(slot.lease, Lease::None));
-        let unplaced = count(|slot| matches!(slot.lease, Lease::Asked) && slot.worker.is_none());
+        let taken = count(|slot| !matches!(slot.lease, LeaseState::None));
+        let unplaced = count(|slot| matches!(slot.lease, LeaseState::Asked) && slot.worker.is_none());
         let (per_worker, workers) = (self.rules.per_worker, self.workers.values());
         let free = workers
             .filter(|worker| !worker.is_stopping())

@@ -6,10 +6,10 @@ use std::{
 };
 
 use serde_json::{Map, Value};
-use solehold_client::Resource;
+use solehold_client::ResourceName;
 use solehold_clock::BootTime;
 
-use super::{Action, Lease, Machine, News, WorkerId};
+use super::{Action, LeaseState, Machine, News, WorkerId};
 use crate::{
     keep::JobEnd,
     worker::{Bounds, FromWorker, Next, Notice, Supervision, ToWorker},
@@ -21,9 +21,9 @@ pub(super) struct Worker {
     pub run: u32,
     pub phase: Phase,
     pub care: Supervision,
-    pub resources: BTreeSet<Resource>,
+    pub resources: BTreeSet<ResourceName>,
     /// What this run of it was told to work on, and under which token.
-    pub given: BTreeMap<Resource, u64>,
+    pub given: BTreeMap<ResourceName, u64>,
     /// What it last said about itself.
     pub stats: Map<String, Value>,
     /// What it last said about its work on some of its resources.
@@ -74,7 +74,7 @@ impl Machine {
     }
 
     /// Finds a worker for a resource that was granted.
-    pub(super) fn place(&mut self, now: BootTime, resource: Resource) {
+    pub(super) fn place(&mut self, now: BootTime, resource: ResourceName) {
         if self.choose_worker(now, &resource).is_none() {
             // As when a worker is on its way out and the next cannot be started before it is gone.
             self.release(&resource, None, "no worker of this runner has room");
@@ -82,7 +82,7 @@ impl Machine {
     }
 
     /// A worker for a resource: a new one while there may be more, then the one with the fewest resources.
-    pub(super) fn choose_worker(&mut self, now: BootTime, resource: &Resource) -> Option<WorkerId> {
+    pub(super) fn choose_worker(&mut self, now: BootTime, resource: &ResourceName) -> Option<WorkerId> {
         let per_worker = self.rules.per_worker;
         let id = if self.workers.len() < self.rules.max_workers {
             let worker = Worker {
@@ -115,11 +115,13 @@ impl Machine {
         let all: Vec<WorkerId> = self.workers.keys().copied().collect();
         for id in all {
             let Some(worker) = self.workers.get(&id).filter(|worker| worker.is_running()) else { continue };
-            let is_news = |resource: &&Resource| match self.slots.get(*resource).map(|slot| &slot.lease) {
-                Some(Lease::Held(holding)) => worker.given.get(*resource) != Some(&holding.granted.token),
+            let is_news = |resource: &&ResourceName| match self.slots.get(*resource).map(|slot| &slot.lease) {
+                Some(LeaseState::Held(holding)) => {
+                    worker.given.get(*resource) != Some(&holding.granted.token)
+                }
                 _ => false,
             };
-            let news: Vec<Resource> = worker.resources.iter().filter(is_news).cloned().collect();
+            let news: Vec<ResourceName> = worker.resources.iter().filter(is_news).cloned().collect();
             if worker.hears() {
                 news.iter().for_each(|resource| self.assign(id, resource));
             } else if worker.care.is_ready() && !worker.care.may_speak_yet() && !news.is_empty() {
@@ -133,8 +135,10 @@ impl Machine {
         (1..).find(|id| !self.workers.contains_key(id)).unwrap_or(WorkerId::MAX)
     }
 
-    fn assign(&mut self, worker: WorkerId, resource: &Resource) {
-        let Some(Lease::Held(holding)) = self.slots.get(resource).map(|slot| &slot.lease) else { return };
+    fn assign(&mut self, worker: WorkerId, resource: &ResourceName) {
+        let Some(LeaseState::Held(holding)) = self.slots.get(resource).map(|slot| &slot.lease) else {
+            return;
+        };
         let (token, message) = (holding.granted.token, ToWorker::Assign(self.assignment(resource, holding)));
         self.actions.push(Action::Tell { worker, message });
         self.workers.get_mut(&worker).map(|worker| worker.given.insert(resource.clone(), token));
@@ -150,7 +154,7 @@ impl Machine {
         worker.care.start(now, &self.rules.bounds);
         let run = worker.run;
         let assignments = self.assignments(id);
-        let given = |resource: &Resource| Some((resource.clone(), self.slots.get(resource)?.holding()?));
+        let given = |resource: &ResourceName| Some((resource.clone(), self.slots.get(resource)?.holding()?));
         let given = self.workers[&id].resources.iter().filter_map(given);
         let given = given.map(|(resource, holding)| (resource, holding.granted.token)).collect();
         if let Some(worker) = self.workers.get_mut(&id) {
@@ -270,8 +274,8 @@ impl Machine {
             return Err(format!("state: this worker does not work on {}", named.unwrap_or_default()));
         };
         let holding = match self.slots.get_mut(&resource).map(|slot| &mut slot.lease) {
-            Some(Lease::Held(holding)) => holding,
-            Some(Lease::Ending(ending)) => &mut ending.holding,
+            Some(LeaseState::Held(holding)) => holding,
+            Some(LeaseState::Ending(ending)) => &mut ending.holding,
             _ => return Err(format!("state: {resource} is not held any more")),
         };
         holding.granted.state = Some(document.clone());
@@ -302,9 +306,9 @@ impl Machine {
         let phase = std::mem::replace(&mut worker.phase, Phase::Pausing(now));
         for resource in worker.resources.clone() {
             match self.slots.get(&resource).map(|slot| &slot.lease) {
-                Some(Lease::Ending(_)) => self.has_ended(now, &resource, None),
+                Some(LeaseState::Ending(_)) => self.has_ended(now, &resource, None),
                 // What it prepared with is gone with it.
-                Some(Lease::Preparing(_)) => self.leave_worker(&resource),
+                Some(LeaseState::Preparing(_)) => self.leave_worker(&resource),
                 _ => {}
             }
         }

@@ -15,5 +15,7 @@ mod supervision;
 
 pub use host::{Host, Run, Wish, notify_path, socket_path};
 pub use notify::Notice;
+#[doc(hidden)] // for the fuzz targets
+pub use protocol::read_in_pieces;
 pub use protocol::{Assignment, FromWorker, LINE_BYTES_MAX, ToWorker};
 pub use supervision::{Bounds, Fault, Next, Protocol, Supervision};

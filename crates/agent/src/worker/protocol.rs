@@ -129,6 +129,20 @@ pub fn read(line: &[u8]) -> Result<FromWorker, String> {
     serde_json::from_value(value).map_err(|error| format!("{} was not understood: {error}", shown()))
 }
 
+/// The messages in bytes that arrive in pieces of `size`; none for a line that is no message.
+#[doc(hidden)] // for the fuzz targets
+pub fn read_in_pieces(bytes: &[u8], size: usize) -> Vec<Option<FromWorker>> {
+    let mut lines = Lines::default();
+    let mut messages = Vec::new();
+    for piece in bytes.chunks(size) {
+        lines.push(piece);
+        while let Some(line) = lines.next() {
+            messages.push(line.ok().and_then(|line| read(&line).ok()));
+        }
+    }
+    messages
+}
+
 /// A line for a worker.
 pub fn line(message: &ToWorker) -> Vec<u8> {
     let mut line = serde_json::to_vec(message).expect("plain documents can be written");

@@ -94,13 +94,13 @@ fn a_heartbeat_tells_its_stats_in_any_way() {
     assert_eq!(fields(large.stats()), ["stats"]);
 }
 
-fn lease_on(kind: &str) -> Lease {
+fn lease_on(kind: &str) -> LeaseBody {
     let attributes = r#"{"shard_id":"shard-1","config_version":"abc","zone_version":"def"}"#;
     let key = ResourceKey { kind: name(kind), ..key("cam-001") };
-    Lease::of(&lease_view(key, attributes), Revision(50))
+    LeaseBody::of(&lease_view(key, attributes), Revision(50))
 }
 
-fn lease() -> Lease {
+fn lease() -> LeaseBody {
     lease_on(kind::CAMERA)
 }
 
@@ -128,14 +128,14 @@ fn a_lease_on_a_camera_has_the_pipelines_fields_and_the_generic_ones() {
     round_trip(&lease());
     let grant =
         Grant { lease: lease_view(key("k"), "{}"), state: None, revision: Revision(8), repeated: false };
-    assert_eq!(Lease::granted(&grant).revision, 8);
+    assert_eq!(LeaseBody::granted(&grant).revision, 8);
 }
 
 #[test]
 fn a_lease_on_anything_else_has_the_generic_fields_only() {
     assert_eq!(serde_json::to_value(lease_on("job")).expect("a lease"), generic("job"));
     round_trip(&lease_on("job"));
-    let odd = Lease::of(&lease_view(key("k"), r#"[1]"#), Revision(50));
+    let odd = LeaseBody::of(&lease_view(key("k"), r#"[1]"#), Revision(50));
     assert!(odd.camera.is_none() && odd.attributes.is_empty(), "attributes that are no fields: {odd:?}");
 }
 
@@ -151,7 +151,7 @@ fn a_pending_lease_has_no_token() {
     };
     let camera = ResourceKey { kind: name(kind::CAMERA), ..key("cam-1") };
     let on = resource(&lease_view(camera, "{}"), "{}");
-    let shown = Lease::pending(&on, &pending, StoreTime(2_000), Revision(60));
+    let shown = LeaseBody::pending(&on, &pending, StoreTime(2_000), Revision(60));
     round_trip(&shown);
     assert_eq!((shown.token, shown.ttl_ms, shown.status), (None, 500, LeaseStatus::Pending));
     let camera = shown.camera.expect("the pipeline's fields");

@@ -118,7 +118,7 @@ fn a_grant_and_a_resource_are_shown() {
         revision: Revision(50),
         repeated: false,
     };
-    let shown = Grant::of(&grant, 500);
+    let shown = GrantBody::of(&grant, 500);
     round_trip(&shown);
     let json = serde_json::to_value(&shown).expect("a grant");
     assert_eq!(
@@ -139,12 +139,12 @@ fn a_grant_and_a_resource_are_shown() {
         deadline: StoreTime(2_500),
         attributes: document("{}"),
     }));
-    let shown = Resource::of(&held, Some(&view), StoreTime(2_000));
+    let shown = ResourceBody::of(&held, Some(&view), StoreTime(2_000));
     round_trip(&shown);
     assert_eq!(shown.lease.as_ref().map(|l| l.token), Some(42));
     assert_eq!(shown.pending.map(|p| p.holder), Some("next".to_owned()));
     assert_eq!(shown.state.map(|s| (s.sequence, s.document)), Some((3, None)));
-    assert!(Resource::of(&held, Some(&view), StoreTime(2_500)).pending.is_none(), "it has lapsed");
+    assert!(ResourceBody::of(&held, Some(&view), StoreTime(2_500)).pending.is_none(), "it has lapsed");
 }
 
 #[test]
@@ -152,14 +152,14 @@ fn a_resource_that_nobody_may_have_yet_says_for_how_long() {
     let view = lease_view(key("k"), "{}");
     let mut free = resource(&view, "{}");
     (free.lease, free.held_back_until) = (None, Some(StoreTime(5_000)));
-    assert_eq!(Resource::of(&free, None, StoreTime(2_000)).held_back_ms, 3_000);
-    assert_eq!(Resource::of(&free, None, StoreTime(9_000)).held_back_ms, 0);
+    assert_eq!(ResourceBody::of(&free, None, StoreTime(2_000)).held_back_ms, 3_000);
+    assert_eq!(ResourceBody::of(&free, None, StoreTime(9_000)).held_back_ms, 0);
 
     let expired = LeaseView { status: LeaseStatus::Expired, now: StoreTime(32_000), ..view.clone() };
     let mut unswept = resource(&view, "{}");
     if let Some(declared) = &mut unswept.declared {
         std::sync::Arc::make_mut(declared).lock_delay_ms = 4_000;
     }
-    let shown = Resource::of(&unswept, Some(&expired), expired.now);
+    let shown = ResourceBody::of(&unswept, Some(&expired), expired.now);
     assert_eq!((shown.lease, shown.held_back_ms), (None, 3_000));
 }

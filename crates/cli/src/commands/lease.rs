@@ -8,11 +8,11 @@ use serde::Serialize;
 use serde_json::{Number, json};
 use solehold_api::{
     batch::{Batch, BatchItem, BatchResults, ReleaseItem, RenewItem},
-    leases::{Envelope, FlatFields, Lease, LeaseHistory, LeaseList, RevokeLease},
+    leases::{Envelope, FlatFields, LeaseBody, LeaseHistory, LeaseList, RevokeLease},
     page::PageCursor,
     paths,
     problem::{ErrorCode, Problem},
-    resources::{AcquireResource, Grant, HeldLease, ResourceHistory, RevokeResource, RevokedLease},
+    resources::{AcquireResource, GrantBody, HeldLease, ResourceHistory, RevokeResource, RevokedLease},
     watch::LeaseEvent,
 };
 use uuid::Uuid;
@@ -143,8 +143,8 @@ impl ProofArgs {
 }
 
 impl Page for LeaseList {
-    type Item = Lease;
-    fn into_parts(self) -> (Vec<Lease>, Option<PageCursor>) {
+    type Item = LeaseBody;
+    fn into_parts(self) -> (Vec<LeaseBody>, Option<PageCursor>) {
         (self.leases, self.next)
     }
 }
@@ -279,7 +279,7 @@ async fn acquire(args: AcquireArgs, client: &Client, global: &GlobalArgs) -> Com
         ..AcquireResource::default()
     };
     let path = paths::resource_lease(&resource.kind, &resource.key);
-    let grant = client.send::<Grant>(Method::POST, &path, &body).await.map_err(|failure| {
+    let grant = client.send::<GrantBody>(Method::POST, &path, &body).await.map_err(|failure| {
         let is_unknown = failure.problem.code == ErrorCode::UnknownOutcome;
         let failure = failure.doing(format!("acquire {resource}"));
         if !is_unknown {

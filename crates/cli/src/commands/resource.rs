@@ -10,7 +10,7 @@ use solehold_api::{
     page::PageCursor,
     paths,
     placement::{Failures, PutQuarantine},
-    resources::{PutResource, Resource, ResourceList},
+    resources::{PutResource, ResourceBody, ResourceList},
 };
 
 use crate::{
@@ -117,8 +117,8 @@ pub struct PutArgs {
 }
 
 impl Page for ResourceList {
-    type Item = Resource;
-    fn into_parts(self) -> (Vec<Resource>, Option<PageCursor>) {
+    type Item = ResourceBody;
+    fn into_parts(self) -> (Vec<ResourceBody>, Option<PageCursor>) {
         (self.resources, self.next)
     }
 }
@@ -144,7 +144,7 @@ pub async fn run(command: ResourceCommand, client: &Client, global: &GlobalArgs)
         }
         ResourceCommand::Get { resource } => {
             let path = paths::resource(&resource.kind, &resource.key);
-            let found = client.get::<Resource>(&path, &[]).await;
+            let found = client.get::<ResourceBody>(&path, &[]).await;
             show(&found.map_err(|failure| failure.doing(format!("show {resource}")))?, "", global)
         }
         ResourceCommand::Put(args) => {
@@ -156,7 +156,7 @@ pub async fn run(command: ResourceCommand, client: &Client, global: &GlobalArgs)
                 lock_delay_ms: u64::try_from(args.lock_delay.as_millis()).unwrap_or(u64::MAX),
             };
             let path = paths::resource(&resource.kind, &resource.key);
-            let declared = client.send::<Resource>(Method::PUT, &path, &body).await;
+            let declared = client.send::<ResourceBody>(Method::PUT, &path, &body).await;
             show(
                 &declared.map_err(|failure| failure.doing(format!("declare {resource}")))?,
                 "declared ",
@@ -227,7 +227,7 @@ fn value(text: String) -> Value {
     serde_json::from_str(&text).unwrap_or(Value::String(text))
 }
 
-fn show(resource: &Resource, what: &str, global: &GlobalArgs) -> CommandResult {
+fn show(resource: &ResourceBody, what: &str, global: &GlobalArgs) -> CommandResult {
     if global.json {
         return output::json(resource);
     }
@@ -258,7 +258,7 @@ fn show(resource: &Resource, what: &str, global: &GlobalArgs) -> CommandResult {
     output::print(&format!("{what}{}/{}\n{facts}", resource.kind, resource.key))
 }
 
-fn free(resource: &Resource) -> String {
+fn free(resource: &ResourceBody) -> String {
     match resource.held_back_ms {
         0 => "nobody".to_owned(),
         ms => format!("nobody, held back for {}", duration_ms(ms)),
@@ -270,8 +270,8 @@ fn labels(labels: &BTreeMap<String, String>) -> String {
     labels.collect::<Vec<_>>().join(",")
 }
 
-fn table(resources: &[Resource]) -> String {
-    let row = |resource: &Resource| {
+fn table(resources: &[ResourceBody]) -> String {
+    let row = |resource: &ResourceBody| {
         let lease = resource.lease.as_ref();
         let left = match (lease, resource.held_back_ms) {
             (Some(lease), _) => format!("in {}", duration_ms(lease.ttl_ms)),

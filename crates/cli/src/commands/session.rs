@@ -5,7 +5,7 @@ use reqwest::Method;
 use serde_json::json;
 use solehold_api::{
     paths,
-    sessions::{ClosedSession, NodeList, Session},
+    sessions::{ClosedSession, NodeList, SessionBody},
 };
 use solehold_clock::wall_ms;
 use solehold_core::session::Standing;
@@ -84,7 +84,7 @@ async fn ls(limit: Option<usize>, client: &Client, global: &GlobalArgs) -> Comma
 }
 
 async fn get(id: Uuid, client: &Client, global: &GlobalArgs) -> CommandResult {
-    let session = client.get::<Session>(&paths::session(&id.to_string()), &[]).await;
+    let session = client.get::<SessionBody>(&paths::session(&id.to_string()), &[]).await;
     let session = session.map_err(|failure| failure.doing(format!("show session {id}")))?;
     if global.json {
         return output::json(&session);

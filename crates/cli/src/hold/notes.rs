@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use solehold_api::{paths, resources::Resource};
+use solehold_api::{paths, resources::ResourceBody};
 use solehold_client::Contact;
 use solehold_clock::BootTime;
 use tokio::{
@@ -98,7 +98,7 @@ impl Place {
 /// How many wait for it, and the token of who holds it.
 async fn line_of(client: &Client, resource: &ResourceArg) -> Option<(u32, Option<u64>)> {
     let path = paths::resource(&resource.kind, &resource.key);
-    let seen = timeout(LOOK_MAX, client.get::<Resource>(&path, &[])).await.ok()?.ok()?;
+    let seen = timeout(LOOK_MAX, client.get::<ResourceBody>(&path, &[])).await.ok()?.ok()?;
     Some((seen.waiting, seen.lease.map(|lease| lease.token)))
 }
 

@@ -5,8 +5,8 @@ use std::{str::FromStr, sync::Arc, time::Duration};
 use solehold_agent::keep::{LeaseTerm, Standing};
 use solehold_api::problem::{ErrorCode, Problem};
 use solehold_client::{
-    AcquireError, Authority, AuthorityError, Contact, Guard, Http, Lost, Obstacle, OpenError, Policy,
-    Refusal, Session, SessionConfig,
+    AcquireError, Authority, AuthorityError, ClientSession, Contact, Guard, Http, Lost, Obstacle, OpenError,
+    Policy, RefusalReason, SessionConfig,
 };
 use solehold_clock::{Backoff, BootTime};
 use tokio::{
@@ -103,7 +103,7 @@ pub fn policy(text: &str) -> Result<Policy, ValueError> {
 
 impl Terms {
     /// Opens the session that the lease will be attached to. A server that does not answer is waited for that long.
-    pub async fn open(&self, authority: Http, wait: Duration) -> CommandResult<Session> {
+    pub async fn open(&self, authority: Http, wait: Duration) -> CommandResult<ClientSession> {
         let config = SessionConfig {
             ttl: self.ttl,
             policy: self.policy,
@@ -114,7 +114,7 @@ impl Terms {
         let began = BootTime::now();
         let pauses = Backoff { first: OPEN_PAUSE_FIRST, cap: OPEN_PAUSE_MAX };
         for attempt in 1.. {
-            let error = match Session::open(authority.clone(), config.clone()).await {
+            let error = match ClientSession::open(authority.clone(), config.clone()).await {
                 Ok(session) => return Ok(session),
                 Err(OpenError::Authority(error)) => error,
                 Err(OpenError::Refused(refusal)) => return Err(of_refusal(refusal)),
@@ -138,7 +138,7 @@ impl Terms {
     /// Acquires, and says whom it waits for.
     pub async fn acquire(
         &self,
-        session: &Session,
+        session: &ClientSession,
         patience: Patience,
         client: &Client,
     ) -> CommandResult<Guard> {
@@ -164,7 +164,7 @@ impl Terms {
     }
 
     /// What is held by a command that this one runs under is not free before this one ends.
-    fn check_not_held_above(&self, refusal: &Refusal) -> CommandResult {
+    fn check_not_held_above(&self, refusal: &RefusalReason) -> CommandResult {
         let is_it = |held: &&HeldAbove| {
             refusal.token.is_some_and(|token| token.0 == held.token)
                 && refusal.holder.as_deref() == Some(held.holder.as_str())
@@ -221,7 +221,7 @@ impl Terms {
 #[derive(Debug)]
 pub struct Tenure {
     terms: Terms,
-    session: Session,
+    session: ClientSession,
     standing: watch::Receiver<Standing>,
     stop: oneshot::Sender<()>,
     following: JoinHandle<(Guard, Option<Lost>)>,
@@ -229,7 +229,7 @@ pub struct Tenure {
 
 impl Tenure {
     /// Follows what becomes of a lease.
-    pub fn new(terms: Terms, session: Session, guard: Guard) -> Self {
+    pub fn new(terms: Terms, session: ClientSession, guard: Guard) -> Self {
         let (tell, standing) =
             watch::channel(Standing { lasting: terms.lasting(&guard), lost: None, is_asked_for: false });
         let (stop, stopped) = oneshot::channel();
@@ -259,7 +259,7 @@ impl Tenure {
 }
 
 /// Closes a session of which nothing is held.
-pub async fn close(session: &Session) {
+pub async fn close(session: &ClientSession) {
     // It runs out otherwise.
     let _ = timeout(LET_GO_MAX, session.close()).await;
 }
@@ -311,7 +311,7 @@ async fn follow(
     }
 }
 
-fn of_refusal(refusal: Refusal) -> CommandError {
+fn of_refusal(refusal: RefusalReason) -> CommandError {
     let (errors, limit) = refusal.wrong.map(|wrong| (wrong.errors, wrong.limit)).unwrap_or_default();
     CommandError::from(Problem {
         holder: refusal.holder.map(String::from),

@@ -5,7 +5,7 @@ use std::{fs, sync::Arc, time::Duration};
 use anyhow::{Context, Result, ensure};
 use reqwest::Method;
 use serde_json::{Value, json};
-use solehold_client::{Http, Session, SessionConfig};
+use solehold_client::{ClientSession, Http, SessionConfig};
 use solehold_testkit::{Proxy, Solehold, TempDir, wait_for};
 
 use crate::{
@@ -129,7 +129,7 @@ while True:
     let agent =
         Agent::start(&server, "first", top, &format!("{worker}  stop_timeout_seconds: 100\n")).await?;
     agent.logs("works after 0").await?;
-    let next = Session::open(Arc::new(Http::to(server.url())?), SessionConfig::new("next")).await?;
+    let next = ClientSession::open(Arc::new(Http::to(server.url())?), SessionConfig::new("next")).await?;
     let taken = next.take_over("job", "a", Duration::from_secs(2)).await?;
     ensure!(taken.is_none(), "it was handed over");
     agent.logs("finishes").await?;

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use anyhow::{Context, Result};
 use serde_json::json;
-use solehold_client::{Http, Session, SessionConfig};
+use solehold_client::{ClientSession, Http, SessionConfig};
 
 use crate::{
     common::server,
@@ -31,7 +31,7 @@ while True:
         Agent::start(&server, "first", "resources: [job/a]\nmax_resources_per_worker: 1", &worker).await?;
     agent.logs("assigned ").await?;
     let http = Arc::new(Http::to(server.url())?);
-    let next = Session::open(http, SessionConfig::new("next")).await?;
+    let next = ClientSession::open(http, SessionConfig::new("next")).await?;
     let guard = next.take_over("job", "a", Duration::from_secs(30)).await?.context("it is handed over")?;
     agent.logs("asked: it is handed over to next").await?;
     assert_eq!(guard.state(), Some(json!({"frame": 42})));

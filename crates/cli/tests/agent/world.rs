@@ -37,6 +37,8 @@ agent.connect(os.environ["SOLEHOLD_WORKER_SOCKET"])
 lines = agent.makefile("r")
 def say(**message): agent.sendall((json.dumps(message) + "\n").encode())
 def hear(): return json.loads(lines.readline())
+# In one write: a worker that is killed meanwhile has printed the whole line, or nothing.
+def print(*words, flush=True): os.write(1, (" ".join(map(str, words)) + "\n").encode())
 "#;
     let text = serde_json::to_string(&format!("{prelude}{text}")).expect("a string");
     format!("  command: [python3, -u, -c, {text}]\n")

@@ -197,7 +197,7 @@ impl Taking {
                 return Ok(local_deadline(sent, config.ttl, SLACK));
             }
             if self.inner.clock().now().plus(config.poll_interval) >= give_up {
-                let resource = crate::Resource::new(crate::LOCK_KIND, &self.row.session_id);
+                let resource = crate::ResourceName::new(crate::LOCK_KIND, &self.row.session_id);
                 let resource = resource.map_err(AcquireError::from)?;
                 taken?;
                 return Err(AcquireError::TimedOut { resource, holder: None }.into());

@@ -23,7 +23,7 @@ use crate::{
     clock::BootTime,
     locks::Locks,
     renewer::Lost,
-    session::{AcquireError, Guard, Session, SessionConfig, Surroundings},
+    session::{AcquireError, ClientSession, Guard, SessionConfig, Surroundings},
 };
 
 /// The kind of the lock that only one gateway of a database has, where there may be only one.
@@ -56,7 +56,7 @@ const ENABLE_LOCKS: &str = "nothing would keep the two from working on one sessi
 pub struct Cluster {
     config: ClusterConfig,
     node_id: String,
-    session: Session,
+    session: ClientSession,
     locks: Option<Locks>,
     alone: Option<Guard>,
     warnings: Vec<String>,
@@ -106,7 +106,7 @@ impl Cluster {
         if may_be_only_one(&config) {
             refuse_beside(&*authority, &node_id, &config).await?;
         }
-        let session = Session::open_in(surroundings, authority, session).await?;
+        let session = ClientSession::open_in(surroundings, authority, session).await?;
         let alone = match may_be_only_one(&config) {
             true => Some(take_gateway_lock(&session, &config).await?),
             false => None,
@@ -150,7 +150,7 @@ impl Cluster {
     }
 
     /// The session of this node.
-    pub fn session(&self) -> &Session {
+    pub fn session(&self) -> &ClientSession {
         &self.session
     }
 
@@ -295,7 +295,7 @@ async fn refuse_beside(
 }
 
 /// The lock that only one gateway has. What a former self of the same name left of it is waited for.
-async fn take_gateway_lock(session: &Session, config: &ClusterConfig) -> Result<Guard, ClusterError> {
+async fn take_gateway_lock(session: &ClientSession, config: &ClusterConfig) -> Result<Guard, ClusterError> {
     let acquired = session.try_acquire(GATEWAY_KIND, GATEWAY_KEY).await;
     let refusal = match acquired {
         Ok(guard) => return Ok(guard),

@@ -57,13 +57,13 @@ impl Default for FlightLimits {
 pub struct Flights {
     limits: FlightLimits,
     clock: GateClock,
-    table: Mutex<Table>,
+    table: Mutex<FlightTable>,
     /// Counts those that have ended.
     ended: watch::Sender<u64>,
 }
 
 #[derive(Debug, Default)]
-struct Table {
+struct FlightTable {
     by_resource: HashMap<ResourceKey, UnderWay>,
     /// Running and waiting, of all resources.
     places: usize,
@@ -72,22 +72,22 @@ struct Table {
 /// One resource's requests, by token and by the order of arrival.
 #[derive(Debug, Default)]
 struct UnderWay {
-    running: BTreeMap<(Token, u64), Entry>,
+    running: BTreeMap<(Token, u64), RunningRequest>,
     waiting: usize,
     next: u64,
 }
 
 #[derive(Debug)]
-struct Entry {
+struct RunningRequest {
     cut: CancellationToken,
     since: BootTime,
-    standing: Standing,
+    status: RequestStatus,
     /// A newer request was refused because of it, and the log has it.
     is_reported: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Standing {
+enum RequestStatus {
     Attended,
     /// Its caller no longer waits for it.
     Unattended,
@@ -191,7 +191,7 @@ impl Flight {
                 () = self.cut.cancelled() => return Err(WasCut),
                 () = caller_is_gone.cancelled(), if is_attended => {
                     is_attended = false;
-                    self.stands(Standing::Unattended);
+                    self.set_status(RequestStatus::Unattended);
                     tracing::info!(
                         resource = %self.resource(),
                         token = %self.id.0,
@@ -212,7 +212,7 @@ impl Flight {
     /// Nothing will tell when it ends, so it stays among those that run.
     fn lose(&mut self) {
         self.is_lost = true;
-        self.stands(Standing::Lost);
+        self.set_status(RequestStatus::Lost);
         tracing::warn!(
             resource = %self.resource(),
             token = %self.id.0,
@@ -220,11 +220,11 @@ impl Flight {
         );
     }
 
-    fn stands(&self, standing: Standing) {
+    fn set_status(&self, status: RequestStatus) {
         let mut table = self.flights.table();
         let under_way = table.by_resource.get_mut(&self.key);
         if let Some(entry) = under_way.and_then(|under_way| under_way.running.get_mut(&self.id)) {
-            entry.standing = standing;
+            entry.status = status;
         }
     }
 
@@ -243,12 +243,12 @@ impl Drop for Flight {
 }
 
 /// A request's place among those that wait. It is free again when this is dropped.
-struct Waiting<'a> {
+struct WaitingSlot<'a> {
     flights: &'a Flights,
     key: &'a ResourceKey,
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for WaitingSlot<'_> {
     fn drop(&mut self) {
         self.flights.leave(self.key, |under_way| {
             under_way.waiting -= 1;
@@ -263,7 +263,7 @@ impl Flights {
         Self { limits, clock, table: Mutex::default(), ended: watch::Sender::new(0) }
     }
 
-    fn table(&self) -> MutexGuard<'_, Table> {
+    fn table(&self) -> MutexGuard<'_, FlightTable> {
         self.table.lock()
     }
 
@@ -285,7 +285,7 @@ impl Flights {
     }
 
     /// Takes a place for one that waits, if there is one.
-    fn enter<'a>(&'a self, key: &'a ResourceKey) -> Result<Waiting<'a>, NotBegun> {
+    fn enter<'a>(&'a self, key: &'a ResourceKey) -> Result<WaitingSlot<'a>, NotBegun> {
         let mut table = self.table();
         let of_resource = table.by_resource.get(key);
         let of_resource = of_resource.map_or(0, |under_way| under_way.running.len() + under_way.waiting);
@@ -297,7 +297,7 @@ impl Flights {
         }
         table.places += 1;
         table.by_resource.entry(key.clone()).or_default().waiting += 1;
-        Ok(Waiting { flights: self, key })
+        Ok(WaitingSlot { flights: self, key })
     }
 
     /// Begins, if nothing with a lower token runs. The caller has a place.
@@ -312,8 +312,8 @@ impl Flights {
         }
         let (id, cut) = ((token, under_way.next), CancellationToken::new());
         under_way.next += 1;
-        let standing = Standing::Attended;
-        let entry = Entry { cut: cut.clone(), since: now, standing, is_reported: false };
+        let status = RequestStatus::Attended;
+        let entry = RunningRequest { cut: cut.clone(), since: now, status, is_reported: false };
         under_way.running.insert(id, entry);
         table.places += 1;
         Ok(Flight { flights: self.clone(), key: key.clone(), id, cut, is_lost: false })
@@ -363,7 +363,7 @@ impl Flights {
             if *below < token {
                 entry.cut.cancel();
             }
-            *below >= token || entry.standing != Standing::Lost
+            *below >= token || entry.status != RequestStatus::Lost
         });
         let forgotten = before - under_way.running.len();
         table.places -= forgotten;
@@ -410,8 +410,8 @@ impl Flights {
             status.waiting += under_way.waiting;
             status.running += under_way.running.len();
             for entry in under_way.running.values() {
-                status.unattended += usize::from(entry.standing == Standing::Unattended);
-                status.lost += usize::from(entry.standing == Standing::Lost);
+                status.unattended += usize::from(entry.status == RequestStatus::Unattended);
+                status.lost += usize::from(entry.status == RequestStatus::Lost);
                 status.oldest = status.oldest.max(now.since(entry.since));
             }
         }

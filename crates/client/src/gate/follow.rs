@@ -11,7 +11,7 @@ use solehold_core::{
 };
 use uuid::Uuid;
 
-use super::{Frames, NoWatch, Shared};
+use super::{Frames, GateState, NoWatch};
 use crate::{authority::AuthorityError, clock::Backoff, history::OlderHistory};
 
 /// How often the store is asked how far it is.
@@ -25,7 +25,7 @@ const AGAIN: Backoff = Backoff { first: Duration::from_millis(100), cap: Duratio
 const AWAY_FOR: Duration = Duration::from_secs(2);
 
 /// Watches, however often the connection is lost.
-pub(super) async fn watch(shared: Arc<Shared>) {
+pub(super) async fn watch(shared: Arc<GateState>) {
     let (mut cursor, mut failures) = (None, 0);
     loop {
         let ended = follow(&shared, &mut cursor, &mut failures).await;
@@ -49,7 +49,7 @@ pub(super) async fn watch(shared: Arc<Shared>) {
 }
 
 /// One connection, from the cursor on. Gives why it ended; none if the server ended it.
-async fn follow(shared: &Shared, cursor: &mut Option<Cursor>, failures: &mut u32) -> Option<NoWatch> {
+async fn follow(shared: &GateState, cursor: &mut Option<Cursor>, failures: &mut u32) -> Option<NoWatch> {
     let asked = shared.now();
     // What is known by another way of a newer history makes the cursor worthless.
     *cursor = cursor.filter(|cursor| cursor.epoch == shared.read().epoch());
@@ -59,7 +59,7 @@ async fn follow(shared: &Shared, cursor: &mut Option<Cursor>, failures: &mut u32
         Ok(frames) => frames,
         Err(why) => return Some(why),
     };
-    let mut stream = Stream { shared, asked, cursor, has_begun: false };
+    let mut stream = WatchConnection { shared, asked, cursor, has_begun: false };
     loop {
         let frame = match next(&mut *frames).await {
             Ok(Some(frame)) => frame,
@@ -81,8 +81,8 @@ async fn next(frames: &mut dyn Frames) -> Result<Option<WatchFrame>, AuthorityEr
 }
 
 /// One connection of the watch.
-struct Stream<'a> {
-    shared: &'a Shared,
+struct WatchConnection<'a> {
+    shared: &'a GateState,
     /// When it was asked for.
     asked: Tick,
     cursor: &'a mut Option<Cursor>,
@@ -90,7 +90,7 @@ struct Stream<'a> {
     has_begun: bool,
 }
 
-impl Stream<'_> {
+impl WatchConnection<'_> {
     fn take(&mut self, frame: WatchFrame) -> Result<(), NoWatch> {
         match frame {
             WatchFrame::Snapshot(part) => {
@@ -178,7 +178,7 @@ pub(super) fn mark(token: u64, session: Option<Uuid>) -> Mark {
 }
 
 /// An answer from an older history is as good as none.
-pub(super) fn older(shared: &Shared, told: u64) -> AuthorityError {
+pub(super) fn older(shared: &GateState, told: u64) -> AuthorityError {
     let why = OlderHistory { seen: shared.read().epoch(), told }.to_string();
     tracing::warn!(why, "the gate does not follow the store");
     AuthorityError::unreachable(why)
@@ -186,7 +186,7 @@ pub(super) fn older(shared: &Shared, told: u64) -> AuthorityError {
 
 /// Asks again and again how far the store is: when the watch has told everything up to there, everything that was
 /// decided before the question is known.
-pub(super) async fn ask_for_heads(shared: Arc<Shared>) {
+pub(super) async fn ask_for_heads(shared: Arc<GateState>) {
     loop {
         let asked = shared.now();
         let answer = tokio::time::timeout(shared.options.refresh_within, shared.source.head()).await;
@@ -215,13 +215,13 @@ pub(super) async fn ask_for_heads(shared: Arc<Shared>) {
 }
 
 /// The store refuses the gate.
-pub(super) fn is_denied(shared: &Shared, why: &str) {
+pub(super) fn is_denied(shared: &GateState, why: &str) {
     shared.trouble.lock().is_denied(why, shared.now());
     shared.write().store_denies();
 }
 
 /// The store was not reached.
-pub(super) fn is_away(shared: &Shared) {
+pub(super) fn is_away(shared: &GateState) {
     let time = AWAY_FOR + shared.options.refresh_within;
     let until = shared.now().plus(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
     shared.write().store_is_away(until);

@@ -19,7 +19,7 @@ use solehold_core::{
     time::Token,
 };
 
-use super::Shared;
+use super::GateState;
 use crate::clock::Backoff;
 
 /// The first line of every file.
@@ -118,7 +118,7 @@ impl Memory {
     }
 
     /// Saves what there is to save, for as long as the gate is there.
-    pub async fn keep(mut self, shared: Arc<Shared>) {
+    pub async fn keep(mut self, shared: Arc<GateState>) {
         let mut failures = 0;
         let mut waiting: Vec<Record> = Vec::new();
         loop {

@@ -21,11 +21,11 @@
 //! ```
 //! # tokio::runtime::Runtime::new().expect("a runtime").block_on(async {
 //! use std::sync::Arc;
-//! use solehold_client::{Embedded, Session, SessionConfig, gate::{Gate, GateOptions, Verdict}};
+//! use solehold_client::{Embedded, ClientSession, SessionConfig, gate::{Gate, GateOptions, Verdict}};
 //!
 //! let authority = Arc::new(Embedded::open("memory:").await?);
 //! let gate = Gate::open(authority.clone(), GateOptions::new(["scene"])?)?;
-//! let session = Session::open(authority, SessionConfig::new("tracker-1")).await?;
+//! let session = ClientSession::open(authority, SessionConfig::new("tracker-1")).await?;
 //! let scene = gate.key("scene", "lobby")?;
 //!
 //! let first = session.acquire("scene", "lobby").await?;
@@ -86,7 +86,7 @@ use crate::authority::{BadName, checked};
 /// Refuses work that carries an old token. Dropping it ends its watch.
 #[derive(Debug)]
 pub struct Gate {
-    shared: Arc<Shared>,
+    shared: Arc<GateState>,
     /// Requests that its layers have passed on.
     #[cfg(feature = "tower")]
     flights: Arc<Flights>,
@@ -95,7 +95,7 @@ pub struct Gate {
 }
 
 /// What a gate and its tasks share.
-pub(crate) struct Shared {
+pub(crate) struct GateState {
     fence: RwLock<Fence>,
     source: Arc<dyn Source>,
     options: GateOptions,
@@ -108,9 +108,9 @@ pub(crate) struct Shared {
     to_save: Notify,
 }
 
-impl std::fmt::Debug for Shared {
+impl std::fmt::Debug for GateState {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Shared").field("options", &self.options).finish_non_exhaustive()
+        f.debug_struct("GateState").field("options", &self.options).finish_non_exhaustive()
     }
 }
 
@@ -140,7 +140,7 @@ impl Gate {
         #[cfg(feature = "tower")]
         let flights = Arc::new(Flights::new(options.flights, options.clock.clone()));
         let memory = options.memory.as_deref().map(|path| Memory::open(path, &mut fence)).transpose()?;
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(GateState {
             fence: RwLock::new(fence),
             source,
             options,
@@ -237,7 +237,7 @@ impl Gate {
     }
 }
 
-impl Shared {
+impl GateState {
     fn now(&self) -> Tick {
         Tick(self.options.clock.0.now().as_nanos())
     }

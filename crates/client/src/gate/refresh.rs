@@ -10,7 +10,7 @@ use solehold_core::{
 };
 use tokio::sync::Semaphore;
 
-use super::{Shared, follow};
+use super::{GateState, follow};
 use crate::authority::AuthorityError;
 
 /// Questions under way at once.
@@ -33,7 +33,7 @@ impl Default for Refreshes {
 
 /// Judges, and asks the store where that settles it.
 pub(super) async fn decide(
-    shared: &Shared,
+    shared: &GateState,
     key: &ResourceKey,
     token: Token,
     session: Option<SessionId>,
@@ -62,7 +62,7 @@ pub(super) async fn decide(
 }
 
 /// The store's answer to a question that was asked after `arrived`.
-async fn ask(shared: &Shared, key: &ResourceKey, arrived: Tick) -> Result<Told, AuthorityError> {
+async fn ask(shared: &GateState, key: &ResourceKey, arrived: Tick) -> Result<Told, AuthorityError> {
     let place = shared.refreshes.place(key);
     let mut last = place.last.lock().await;
     if let Some(told) = last.filter(|told| told.0 >= arrived) {
@@ -80,16 +80,16 @@ async fn ask(shared: &Shared, key: &ResourceKey, arrived: Tick) -> Result<Told, 
 type Last = Arc<tokio::sync::Mutex<Option<Told>>>;
 
 /// One who asks for a resource. The last one to leave takes the answer along.
-struct Place<'a> {
+struct PendingRefresh<'a> {
     refreshes: &'a Refreshes,
     key: &'a ResourceKey,
     last: Last,
 }
 
 impl Refreshes {
-    fn place<'a>(&'a self, key: &'a ResourceKey) -> Place<'a> {
+    fn place<'a>(&'a self, key: &'a ResourceKey) -> PendingRefresh<'a> {
         let last = self.under_way().entry(key.clone()).or_default().clone();
-        Place { refreshes: self, key, last }
+        PendingRefresh { refreshes: self, key, last }
     }
 
     fn under_way(&self) -> MutexGuard<'_, HashMap<ResourceKey, Last>> {
@@ -97,7 +97,7 @@ impl Refreshes {
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for PendingRefresh<'_> {
     fn drop(&mut self) {
         let mut under_way = self.refreshes.under_way();
         // One is in the map, and one is ours.
@@ -109,7 +109,7 @@ impl Drop for Place<'_> {
 
 /// The verdict by what the store said.
 async fn conclude(
-    shared: &Shared,
+    shared: &GateState,
     message: (&ResourceKey, Token, Option<SessionId>),
     (asked, answer, epoch): Told,
     within: Duration,
@@ -135,7 +135,7 @@ async fn conclude(
 
 /// The verdict when what was raised has been saved.
 async fn when_saved(
-    shared: &Shared,
+    shared: &GateState,
     (key, token, session): (&ResourceKey, Token, Option<SessionId>),
     within: Duration,
 ) -> Verdict {
@@ -147,7 +147,7 @@ async fn when_saved(
 }
 
 /// Waits until something holds that changes only with what is known.
-async fn until(shared: &Shared, mut holds: impl FnMut() -> bool) {
+async fn until(shared: &GateState, mut holds: impl FnMut() -> bool) {
     let mut changes = shared.changes.subscribe();
     while !holds() {
         if changes.changed().await.is_err() {

@@ -21,7 +21,7 @@ use solehold_api::{
     problem::ErrorCode,
     resources::{self, CancelRequest, PutState, ReleaseResource},
     runners::{RegisterRunner, RegisteredRunner},
-    sessions::{ClosedSession, HeartbeatSession, NodeList, OpenSession, Session},
+    sessions::{ClosedSession, HeartbeatSession, NodeList, OpenSession, SessionBody},
     watch::Cursor,
 };
 use solehold_core::{
@@ -33,9 +33,9 @@ use uuid::Uuid;
 use self::servers::{Call, Lane, Servers};
 pub use self::transport::HttpError;
 use crate::authority::{
-    AcquireRequest, Attributes, Authority, AuthorityError, Beat, Completion, EVENTS_BEFORE_GRANT_MAX, Grant,
-    HeartbeatAttempt, HeldLease, Metrics, Node, Opening, Operation, Refusal, Reply, Resource, StateDocument,
-    StateWrite,
+    AcquireRequest, Attributes, Authority, AuthorityError, Beat, Completion, EVENTS_BEFORE_GRANT_MAX,
+    GrantedLease, HeartbeatAttempt, HeldLease, Metrics, Node, Opening, Operation, RefusalReason, Reply,
+    ResourceName, StateDocument, StateWrite,
 };
 use crate::{
     locks::LOCK_KIND,
@@ -179,7 +179,7 @@ impl Http {
     async fn batch<T: serde::Serialize>(
         &self,
         call: Call,
-        resources: Vec<Resource>,
+        resources: Vec<ResourceName>,
         items: Vec<T>,
     ) -> Vec<Reply<Completion>> {
         let count = items.len();
@@ -204,9 +204,9 @@ impl Http {
 /// Operations of one sort each, with the places that their outcomes go to.
 #[derive(Default)]
 struct OperationsByKind {
-    acquires: (Vec<usize>, Vec<Resource>, Vec<AcquireItem>),
-    renewals: (Vec<usize>, Vec<Resource>, Vec<RenewItem>),
-    releases: (Vec<usize>, Vec<Resource>, Vec<ReleaseItem>),
+    acquires: (Vec<usize>, Vec<ResourceName>, Vec<AcquireItem>),
+    renewals: (Vec<usize>, Vec<ResourceName>, Vec<RenewItem>),
+    releases: (Vec<usize>, Vec<ResourceName>, Vec<ReleaseItem>),
 }
 
 impl OperationsByKind {
@@ -250,7 +250,7 @@ impl Authority for Http {
             ..Default::default()
         };
         let call = self.call(Method::POST, paths::sessions()).idempotent(*id).body(&body)?;
-        Ok(self.servers().ask::<Session>(Lane::Beats, &call).await?.map(wire::beat))
+        Ok(self.servers().ask::<SessionBody>(Lane::Beats, &call).await?.map(wire::beat))
     }
 
     async fn heartbeat(
@@ -264,7 +264,7 @@ impl Authority for Http {
         let body = HeartbeatSession { metrics: Some(wire::metrics(metrics)), sealed_cursor };
         let path = paths::session_heartbeat(&session.to_string());
         let call = Call::new(Method::PUT, path).in_all(attempt.within).beside(attempt.beside).body(&body)?;
-        Ok(self.servers().ask::<Session>(Lane::Beats, &call).await?.map(wire::beat))
+        Ok(self.servers().ask::<SessionBody>(Lane::Beats, &call).await?.map(wire::beat))
     }
 
     async fn close(&self, session: SessionId) -> Reply<()> {
@@ -296,7 +296,7 @@ impl Authority for Http {
         outcomes
     }
 
-    async fn acquire_waiting(&self, ask: &AcquireRequest, wait: Duration) -> Option<Reply<Grant>> {
+    async fn acquire_waiting(&self, ask: &AcquireRequest, wait: Duration) -> Option<Reply<GrantedLease>> {
         let resource = &ask.resource;
         let path = match resource.kind.as_str() {
             LOCK_KIND => paths::lock(resource.key.as_str()),
@@ -307,13 +307,13 @@ impl Authority for Http {
             Ok(call) => call.within(wait + self.timeout),
             Err(error) => return Some(Err(error)),
         };
-        match self.servers().ask::<resources::Grant>(Lane::Waits, &call).await {
+        match self.servers().ask::<resources::GrantBody>(Lane::Waits, &call).await {
             Ok(Err(refusal)) if refusal.code == ErrorCode::NoSuchRoute => None,
             answer => Some(answer.map(|outcome| outcome.map(|grant| wire::granted(resource.clone(), grant)))),
         }
     }
 
-    async fn cancel(&self, resource: &Resource, holder: &Name, request: &Name) -> Reply<()> {
+    async fn cancel(&self, resource: &ResourceName, holder: &Name, request: &Name) -> Reply<()> {
         let body = CancelRequest { holder: holder.to_string(), request_id: request.to_string() };
         let path = paths::resource_lease_cancel(resource.kind.as_str(), resource.key.as_str());
         let call = self.call(Method::POST, path).body(&body)?;
@@ -333,7 +333,7 @@ impl Authority for Http {
         Ok(self.servers().ask::<serde_json::Value>(Lane::Work, &call).await?.map(|_| ()))
     }
 
-    async fn read_state(&self, resource: &Resource) -> Reply<Option<StateDocument>> {
+    async fn read_state(&self, resource: &ResourceName) -> Reply<Option<StateDocument>> {
         let path = paths::resource_state(resource.kind.as_str(), resource.key.as_str());
         let read =
             self.servers().ask::<resources::StateDocument>(Lane::Work, &self.call(Method::GET, path)).await?;
@@ -343,7 +343,7 @@ impl Authority for Http {
         })
     }
 
-    async fn token_before(&self, resource: &Resource, grant: Token) -> Reply<Option<Token>> {
+    async fn token_before(&self, resource: &ResourceName, grant: Token) -> Reply<Option<Token>> {
         let path = paths::resource_history(resource.kind.as_str(), resource.key.as_str());
         let mut call = self.call(Method::GET, path);
         call.query =
@@ -357,7 +357,7 @@ impl Authority for Http {
 
     async fn hand_over(
         &self,
-        resource: &Resource,
+        resource: &ResourceName,
         request: Uuid,
         to: SessionId,
         within: Duration,
@@ -374,7 +374,7 @@ impl Authority for Http {
         Ok(offered.map(|pending| LeaseId(pending.lease_id)))
     }
 
-    async fn call_off(&self, resource: &Resource, pending: LeaseId) -> Reply<()> {
+    async fn call_off(&self, resource: &ResourceName, pending: LeaseId) -> Reply<()> {
         let body = ReleaseResource { lease_id: Some(pending.0), ..Default::default() };
         let path = paths::resource_lease(resource.kind.as_str(), resource.key.as_str());
         let call = self.call(Method::DELETE, path).body(&body)?;
@@ -437,7 +437,7 @@ fn is_unknown_route(code: ErrorCode) -> bool {
 }
 
 /// A read that is refused has no outcome: nothing was read.
-fn denied(refusal: Refusal) -> AuthorityError {
+fn denied(refusal: RefusalReason) -> AuthorityError {
     let why = format!("{}: {}", ErrorCode::as_str(refusal.code), refusal.detail);
     AuthorityError::Denied { why, retry_after: refusal.retry_after }
 }

@@ -20,7 +20,7 @@ use super::{
     HttpConfig,
     transport::{self, HttpError, NoAnswer, root_cause},
 };
-use crate::authority::{AuthorityError, Refusal, Reply};
+use crate::authority::{AuthorityError, RefusalReason, Reply};
 
 /// How long a connection may take to be made.
 const CONNECT_MAX: Duration = Duration::from_secs(2);
@@ -148,7 +148,7 @@ impl Servers {
         };
         let first = lane.preferred.load(Ordering::Relaxed) + call.beside as usize;
         // The sender of a heartbeat sends the next one beside it.
-        let turns = Turns { first, beside: !is_wait && !call.once && call.in_all.is_none() };
+        let turns = ServerOrder { first, beside: !is_wait && !call.once && call.in_all.is_none() };
         let asked = self.ask_from(lane, call, turns, 0);
         let asked = match call.in_all {
             Some(in_all) => timeout(in_all, asked)
@@ -169,7 +169,13 @@ impl Servers {
     }
 
     /// Asks the server whose turn it is, and those after it when it has failed, or is slow.
-    fn ask_from<'a>(&'a self, lane: &'a LaneClient, call: &'a Call, turns: Turns, turn: usize) -> Asking<'a> {
+    fn ask_from<'a>(
+        &'a self,
+        lane: &'a LaneClient,
+        call: &'a Call,
+        turns: ServerOrder,
+        turn: usize,
+    ) -> Asking<'a> {
         Box::pin(async move {
             let at = (turns.first + turn) % self.bases.len();
             let is_last = turn + 1 >= self.bases.len();
@@ -284,15 +290,18 @@ impl Servers {
 
 /// In which order servers are asked.
 #[derive(Debug, Clone, Copy)]
-struct Turns {
+struct ServerOrder {
     first: usize,
     /// The next one is asked beside one that is slow, and not only after it.
     beside: bool,
 }
 
 /// The server that gave the outcome, and the outcome; otherwise what became of each.
-type Asking<'a> =
-    Pin<Box<dyn Future<Output = Result<(usize, Result<Vec<u8>, Refusal>), Vec<AuthorityError>>> + Send + 'a>>;
+type Asking<'a> = Pin<
+    Box<
+        dyn Future<Output = Result<(usize, Result<Vec<u8>, RefusalReason>), Vec<AuthorityError>>> + Send + 'a,
+    >,
+>;
 
 fn chained(first: AuthorityError, more: Vec<AuthorityError>) -> Vec<AuthorityError> {
     std::iter::once(first).chain(more).collect()
@@ -343,7 +352,7 @@ pub fn judged<T>(problem: Problem) -> Reply<T> {
             Err(AuthorityError::Unreachable { why: why(), retry_after, obstacle: None })
         }
         ErrorCode::UnknownOutcome | ErrorCode::Internal => Err(AuthorityError::Unknown(why())),
-        _ => Ok(Err(Refusal::from(problem))),
+        _ => Ok(Err(RefusalReason::from(problem))),
     }
 }
 

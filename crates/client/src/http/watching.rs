@@ -38,7 +38,7 @@ impl Source for Http {
     async fn newest(&self, key: &ResourceKey) -> Result<(Answer, Option<u64>), AuthorityError> {
         let path = paths::resource(key.kind.as_str(), key.key.as_str());
         let call = self.of_tenant(self.call(Method::GET, path), &key.tenant);
-        match self.servers().ask::<resources::Resource>(Lane::Work, &call).await? {
+        match self.servers().ask::<resources::ResourceBody>(Lane::Work, &call).await? {
             Ok(resource) => {
                 let session = resource.lease.and_then(|lease| lease.session_id).map(SessionId);
                 let newest = Mark { token: Token(resource.last_token), session };
@@ -60,7 +60,7 @@ impl Source for Http {
         call.query.extend(kind.map(|kind| ("kind", kind.to_string())));
         call.query.extend(from.map(|from| ("from", from.to_string())));
         match self.servers().stream(&call).await? {
-            Ok(response) => Ok(Box::new(Stream::new(response))),
+            Ok(response) => Ok(Box::new(SseFrames::new(response))),
             Err(refusal) if refusal.code == ErrorCode::Compacted => Err(NoWatch::Compacted),
             Err(refusal) => Err(denied(refusal).into()),
         }
@@ -78,20 +78,20 @@ impl Http {
 }
 
 /// The frames of a server's stream.
-struct Stream {
+struct SseFrames {
     response: Response,
     decoder: Decoder,
     frames: VecDeque<sse::Frame>,
 }
 
-impl Stream {
+impl SseFrames {
     fn new(response: Response) -> Self {
         Self { response, decoder: Decoder::default(), frames: VecDeque::new() }
     }
 }
 
 #[async_trait]
-impl Frames for Stream {
+impl Frames for SseFrames {
     async fn next(&mut self) -> Result<Option<WatchFrame>, AuthorityError> {
         loop {
             while let Some(frame) = self.frames.pop_front() {

@@ -17,8 +17,8 @@ use solehold_core::{
 
 use super::servers::judged;
 use crate::authority::{
-    self, AcquireRequest, AuthorityError, Beat, Completion, Grant, HeldLease, Metrics, Refusal, Reply,
-    Resource, StateDocument, StateWrite,
+    self, AcquireRequest, AuthorityError, Beat, Completion, GrantedLease, HeldLease, Metrics, RefusalReason,
+    Reply, ResourceName, StateDocument, StateWrite,
 };
 
 pub fn metrics(metrics: &Metrics) -> BTreeMap<String, Value> {
@@ -68,13 +68,13 @@ pub fn release(held: &HeldLease, state: Option<StateWrite>) -> ReleaseItem {
 }
 
 /// What became of one item.
-pub fn outcome(resource: Resource, item: BatchItem) -> Reply<Completion> {
+pub fn outcome(resource: ResourceName, item: BatchItem) -> Reply<Completion> {
     match item {
         BatchItem::Granted { lease } | BatchItem::Renewed { lease } => {
             Ok(Ok(Completion::Held(granted(resource, *lease))))
         }
         BatchItem::Released { .. } => Ok(Ok(Completion::Released)),
-        BatchItem::Refused { problem } => Ok(Err(Refusal::from(*problem))),
+        BatchItem::Refused { problem } => Ok(Err(RefusalReason::from(*problem))),
         BatchItem::Failed { problem } => match judged(*problem) {
             // It failed without a code that says so: the outcome is unknown.
             Ok(Err(refusal)) => Err(AuthorityError::Unknown(refusal.detail)),
@@ -91,8 +91,8 @@ pub fn state(state: resources::StateDocument) -> StateDocument {
     }
 }
 
-pub fn granted(resource: Resource, grant: resources::Grant) -> Grant {
-    Grant {
+pub fn granted(resource: ResourceName, grant: resources::GrantBody) -> GrantedLease {
+    GrantedLease {
         held: HeldLease { resource, lease: LeaseId(grant.lease.lease_id), token: Token(grant.lease.token) },
         ttl_left: Duration::from_millis(grant.lease.ttl_ms),
         slack: Duration::from_millis(grant.slack_ms),
@@ -102,7 +102,7 @@ pub fn granted(resource: Resource, grant: resources::Grant) -> Grant {
     }
 }
 
-pub fn beat(session: sessions::Session) -> Beat {
+pub fn beat(session: sessions::SessionBody) -> Beat {
     let asked = |lease: &resources::HeldLease| {
         let HandOver { to, ttl_ms, .. } = lease.hand_over.clone()?;
         let asked = authority::HandOver { to, within: Duration::from_millis(ttl_ms) };
@@ -122,13 +122,13 @@ pub fn beat(session: sessions::Session) -> Beat {
 }
 
 /// A lease that the session will have.
-fn pending(offered: OfferedLease) -> Option<(LeaseId, Resource)> {
-    let resource = Resource { kind: Name::new(offered.kind).ok()?, key: Name::new(offered.key).ok()? };
+fn pending(offered: OfferedLease) -> Option<(LeaseId, ResourceName)> {
+    let resource = ResourceName { kind: Name::new(offered.kind).ok()?, key: Name::new(offered.key).ok()? };
     Some((LeaseId(offered.lease_id), resource))
 }
 
 /// A lease of a set. One under a name that cannot be is none that this client could hold.
 fn held(lease: resources::HeldLease) -> Option<HeldLease> {
-    let resource = Resource { kind: Name::new(lease.kind).ok()?, key: Name::new(lease.key).ok()? };
+    let resource = ResourceName { kind: Name::new(lease.kind).ok()?, key: Name::new(lease.key).ok()? };
     Some(HeldLease { resource, lease: LeaseId(lease.lease_id), token: Token(lease.token) })
 }

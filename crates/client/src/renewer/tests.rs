@@ -6,7 +6,7 @@ use solehold_core::{key::SessionId, time::Revision};
 use uuid::Uuid;
 
 use super::*;
-use crate::authority::{HeldLease, Resource};
+use crate::authority::{HeldLease, ResourceName};
 
 const TTL: Duration = Duration::from_secs(30);
 
@@ -24,7 +24,7 @@ fn lease(number: u64) -> LeaseId {
 
 fn beat(revision: u64, leases: &[u64]) -> Beat {
     let held = |number: &u64| HeldLease {
-        resource: Resource::new("job", number.to_string()).expect("a name"),
+        resource: ResourceName::new("job", number.to_string()).expect("a name"),
         lease: lease(*number),
         token: Token(*number),
     };
@@ -46,14 +46,14 @@ fn renewer(policy: Policy) -> Renewer {
 }
 
 /// The heartbeat that it sends now.
-fn sent(renewer: &mut Renewer, now_ms: u64) -> Flight {
+fn sent(renewer: &mut Renewer, now_ms: u64) -> SentHeartbeat {
     match renewer.poll(at(now_ms)) {
         Step::Beat(flight) => flight,
         other => panic!("{other:?}"),
     }
 }
 
-fn refusal() -> Refusal {
+fn refusal() -> RefusalReason {
     Problem::new(ErrorCode::NoSession, "it has expired").into()
 }
 
@@ -65,7 +65,7 @@ fn it_beats_at_a_third_of_the_ttl() {
     let mut renewer = renewer(Policy::Deadline);
     assert_eq!(renewer.poll(at(0)), Step::Sleep(at(10_000)));
     assert_eq!(renewer.poll(at(9_999)), Step::Sleep(at(10_000)));
-    let first = Flight { number: 1, sent: at(10_000), until: at(DEADLINE_MS), beside: 0 };
+    let first = SentHeartbeat { number: 1, sent: at(10_000), until: at(DEADLINE_MS), beside: 0 };
     assert_eq!(sent(&mut renewer, 10_000), first);
     // In flight: nothing to do until another one is sent beside it.
     assert_eq!(renewer.poll(at(11_000)), Step::Sleep(at(10_000).plus(TTL / 9)));
@@ -355,7 +355,7 @@ proptest! {
         while now < end {
             while answers.front().is_some_and(|(arrives, _)| *arrives <= now) {
                 let Some((_, flight)) = answers.pop_front() else { break };
-                let Flight { sent, until, .. } = flight;
+                let SentHeartbeat { sent, until, .. } = flight;
                 prop_assert!(now <= until, "it is not given up");
                 let beat = Beat { ttl_left: ttl, slack, ..beat(0, &[]) };
                 renewer.on_answer(sent, now, &beat, unit);

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use solehold_api::problem::ErrorCode;
 use solehold_core::key::{Name, SessionId};
 
-use super::{claims::Claim, endings, guard::Guard, inner::Inner};
+use super::{claims::ResourceClaim, endings, guard::Guard, inner::Inner};
 use crate::{
     authority::{
-        AcquireRequest, Attributes, AuthorityError, BadName, Completion, Grant, Operation, Refusal, Resource,
+        AcquireRequest, Attributes, AuthorityError, BadName, Completion, GrantedLease, Operation,
+        RefusalReason, ResourceName,
     },
     coalesce::Sent,
     renewer::Lost,
@@ -27,15 +28,15 @@ pub enum AcquireError {
     #[error("{resource} was not acquired: {refusal}")]
     Refused {
         /// What was asked for.
-        resource: Resource,
+        resource: ResourceName,
         /// Why not.
-        refusal: Refusal,
+        refusal: RefusalReason,
     },
     /// There is no answer. What was asked for is spent, so that nothing is held by accident.
     #[error("{resource} was not acquired: {error}")]
     Authority {
         /// What was asked for.
-        resource: Resource,
+        resource: ResourceName,
         /// What is known.
         error: AuthorityError,
     },
@@ -43,7 +44,7 @@ pub enum AcquireError {
     #[error("{resource} was not acquired in time{}", held_by(holder))]
     TimedOut {
         /// What was asked for.
-        resource: Resource,
+        resource: ResourceName,
         /// Who held it last, as far as is known.
         holder: Option<String>,
     },
@@ -60,11 +61,11 @@ fn held_by(holder: &Option<String>) -> String {
 /// may still be: what it got is released.
 pub(crate) struct Request {
     pub inner: Arc<Inner>,
-    pub resource: Resource,
+    pub resource: ResourceName,
     pub id: Name,
     attributes: Attributes,
     /// None when it has gone on to the guard.
-    claim: Option<Claim>,
+    claim: Option<ResourceClaim>,
     /// The attempt that is under way.
     sent: Sent,
     /// An attempt was sent that may still be granted, or was.
@@ -74,13 +75,13 @@ pub(crate) struct Request {
 /// What one attempt came to.
 pub(crate) enum Attempt {
     Won(Guard),
-    Refused(Refusal),
+    Refused(RefusalReason),
     Unknown(AuthorityError),
 }
 
 impl Request {
-    pub fn new(inner: &Arc<Inner>, resource: Resource, attributes: Attributes) -> Self {
-        let (id, claim) = (inner.fresh_request(), Claim::new(inner, resource.clone()));
+    pub fn new(inner: &Arc<Inner>, resource: ResourceName, attributes: Attributes) -> Self {
+        let (id, claim) = (inner.fresh_request(), ResourceClaim::new(inner, resource.clone()));
         let (inner, claim) = (inner.clone(), Some(claim));
         Self { inner, resource, id, attributes, claim, sent: Sent::default(), is_in_doubt: false }
     }
@@ -120,7 +121,7 @@ impl Request {
     }
 
     /// Makes a guard of what was granted; none if the session is no longer the present one.
-    pub fn take_up(&mut self, session: SessionId, granted: Grant) -> Option<Guard> {
+    pub fn take_up(&mut self, session: SessionId, granted: GrantedLease) -> Option<Guard> {
         self.is_in_doubt = true;
         let holding = self.inner.hold(session, granted, self.attributes.clone())?;
         Some(Guard::new(holding, self.claim.take()?))
@@ -148,7 +149,7 @@ impl Drop for Request {
 }
 
 /// Refuses to acquire anything while too many requests are in doubt.
-pub(super) fn check(inner: &Inner, resource: &Resource) -> Result<(), AcquireError> {
+pub(super) fn check(inner: &Inner, resource: &ResourceName) -> Result<(), AcquireError> {
     inner.claims.refuse_if_full().map_err(|why| AcquireError::Authority {
         resource: resource.clone(),
         error: AuthorityError::unreachable(why),
@@ -158,7 +159,7 @@ pub(super) fn check(inner: &Inner, resource: &Resource) -> Result<(), AcquireErr
 /// Acquires if it can be had now.
 pub(super) async fn now(
     inner: &Arc<Inner>,
-    resource: Resource,
+    resource: ResourceName,
     attributes: Attributes,
 ) -> Result<Guard, AcquireError> {
     check(inner, &resource)?;
@@ -184,7 +185,7 @@ pub(super) async fn now(
 }
 
 /// Acquires, with growing pauses between attempts, until it is granted or known that it never will be.
-pub(super) async fn until_granted(inner: &Arc<Inner>, resource: Resource) -> Result<Guard, AcquireError> {
+pub(super) async fn until_granted(inner: &Arc<Inner>, resource: ResourceName) -> Result<Guard, AcquireError> {
     check(inner, &resource)?;
     let mut request = Request::new(inner, resource.clone(), Attributes::new());
     for failures in 1.. {
@@ -208,7 +209,7 @@ pub(super) async fn until_granted(inner: &Arc<Inner>, resource: Resource) -> Res
 
 /// How long to wait after a refusal. What is held back is so for the time told; what is held may be let go any time,
 /// and is free at the latest then.
-pub(crate) fn pause(inner: &Inner, failures: u32, refusal: &Refusal) -> std::time::Duration {
+pub(crate) fn pause(inner: &Inner, failures: u32, refusal: &RefusalReason) -> std::time::Duration {
     let wait = inner.backoff(failures, None);
     match refusal.retry_after {
         Some(told) if refusal.code == ErrorCode::HeldBack => wait.max(told),

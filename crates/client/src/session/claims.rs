@@ -24,7 +24,7 @@ use parking_lot::Mutex;
 use solehold_core::key::LeaseId;
 
 use super::inner::Inner;
-use crate::{authority::Resource, clock::BootTime};
+use crate::{authority::ResourceName, clock::BootTime};
 
 /// Most resources of which it is remembered when their last request was answered; the others share the latest time.
 const ANSWERED_MAX: usize = 4_096;
@@ -35,7 +35,7 @@ const UNCONFIRMED_MAX: usize = 10_000;
 
 /// Whether a lease without a guard may be taken up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Standing {
+pub(crate) enum ClaimStatus {
     /// A request, or a guard, is about its resource.
     Claimed,
     /// The set that shows it may be older than the end of the lease.
@@ -46,15 +46,15 @@ pub(crate) enum Standing {
 /// The claims of a session.
 #[derive(Debug, Default)]
 pub(crate) struct Claims {
-    table: Mutex<Table>,
+    table: Mutex<ClaimTable>,
     unconfirmed: AtomicUsize,
 }
 
 #[derive(Debug, Default)]
-struct Table {
-    open: HashMap<Resource, usize>,
+struct ClaimTable {
+    open: HashMap<ResourceName, usize>,
     /// When the last request that ends leases was answered, until a set is known that was asked for later.
-    answered: HashMap<Resource, BootTime>,
+    answered: HashMap<ResourceName, BootTime>,
     /// The same for the resources that did not fit.
     others_answered: Option<BootTime>,
     /// A late repeat of the hand-over can bring such a lease back, and a late repeat of the call-off can end it again.
@@ -62,8 +62,8 @@ struct Table {
     called_off_in_order: VecDeque<LeaseId>,
 }
 
-impl Table {
-    fn answered(&mut self, resource: Resource, now: BootTime) {
+impl ClaimTable {
+    fn answered(&mut self, resource: ResourceName, now: BootTime) {
         if self.answered.len() >= ANSWERED_MAX {
             let latest = self.answered.drain().map(|(_, at)| at).max();
             self.others_answered = self.others_answered.max(latest);
@@ -71,20 +71,20 @@ impl Table {
         self.answered.insert(resource, now);
     }
 
-    fn standing(&self, resource: &Resource, lease: LeaseId, asked: BootTime) -> Standing {
+    fn status(&self, resource: &ResourceName, lease: LeaseId, asked: BootTime) -> ClaimStatus {
         if self.open.contains_key(resource) || self.called_off.contains(&lease) {
-            return Standing::Claimed;
+            return ClaimStatus::Claimed;
         }
         let answered = self.answered.get(resource).copied().max(self.others_answered);
         // At the same moment nobody knows which came first.
-        if answered.is_some_and(|at| asked <= at) { Standing::Unproven } else { Standing::Unclaimed }
+        if answered.is_some_and(|at| asked <= at) { ClaimStatus::Unproven } else { ClaimStatus::Unclaimed }
     }
 }
 
 impl Claims {
     /// How a lease stands that is shown by a set which was asked for then.
-    pub fn standing(&self, resource: &Resource, lease: LeaseId, asked: BootTime) -> Standing {
-        self.table.lock().standing(resource, lease, asked)
+    pub fn status(&self, resource: &ResourceName, lease: LeaseId, asked: BootTime) -> ClaimStatus {
+        self.table.lock().status(resource, lease, asked)
     }
 
     /// A set is known that was asked for then: what was answered before is in it.
@@ -109,13 +109,13 @@ impl Claims {
     }
 
     /// Whether a lease is one that was called off while nothing is under way about its resource.
-    pub fn is_back(&self, resource: &Resource, lease: LeaseId) -> bool {
+    pub fn is_back(&self, resource: &ResourceName, lease: LeaseId) -> bool {
         let table = self.table.lock();
         table.called_off.contains(&lease) && !table.open.contains_key(resource)
     }
 
     /// Whether there is one claim on a resource and no other.
-    pub fn is_only(&self, resource: &Resource) -> bool {
+    pub fn is_only(&self, resource: &ResourceName) -> bool {
         self.table.lock().open.get(resource) == Some(&1)
     }
 
@@ -133,15 +133,15 @@ impl Claims {
 
 /// A claim on a resource, for as long as this value lives.
 #[derive(Debug)]
-pub(crate) struct Claim {
+pub(crate) struct ResourceClaim {
     inner: Arc<Inner>,
-    resource: Resource,
+    resource: ResourceName,
     ends_leases: AtomicBool,
     is_given_up: bool,
 }
 
-impl Claim {
-    pub fn new(inner: &Arc<Inner>, resource: Resource) -> Self {
+impl ResourceClaim {
+    pub fn new(inner: &Arc<Inner>, resource: ResourceName) -> Self {
         *inner.claims.table.lock().open.entry(resource.clone()).or_default() += 1;
         Self::of(inner, resource)
     }
@@ -149,12 +149,12 @@ impl Claim {
     /// A claim on the resource of a lease that nobody has a claim on, as a set shows it that was asked for then.
     pub fn of_unclaimed(
         inner: &Arc<Inner>,
-        resource: &Resource,
+        resource: &ResourceName,
         lease: LeaseId,
         asked: BootTime,
     ) -> Option<Self> {
         let mut table = inner.claims.table.lock();
-        if table.standing(resource, lease, asked) != Standing::Unclaimed {
+        if table.status(resource, lease, asked) != ClaimStatus::Unclaimed {
             return None;
         }
         table.open.insert(resource.clone(), 1);
@@ -162,7 +162,7 @@ impl Claim {
         Some(Self::of(inner, resource.clone()))
     }
 
-    fn of(inner: &Arc<Inner>, resource: Resource) -> Self {
+    fn of(inner: &Arc<Inner>, resource: ResourceName) -> Self {
         Self { inner: inner.clone(), resource, ends_leases: AtomicBool::new(false), is_given_up: false }
     }
 
@@ -170,7 +170,7 @@ impl Claim {
         &self.inner
     }
 
-    pub fn resource(&self) -> &Resource {
+    pub fn resource(&self) -> &ResourceName {
         &self.resource
     }
 
@@ -187,7 +187,7 @@ impl Claim {
     }
 }
 
-impl Drop for Claim {
+impl Drop for ResourceClaim {
     fn drop(&mut self) {
         if self.is_given_up {
             self.inner.claims.unconfirmed.fetch_sub(1, Ordering::Relaxed);

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use solehold_core::limits::{TTL_MS_MAX, TTL_MS_MIN};
 
 use crate::{
-    authority::{AuthorityError, BadName, Metrics, Refusal},
+    authority::{AuthorityError, BadName, Metrics, RefusalReason},
     chance::{Chance, MachineChance},
     clock::{AlarmClock, Backoff, BootClock},
     renewer::Policy,
@@ -108,7 +108,7 @@ pub enum OpenError {
     Name(#[from] BadName),
     /// The authority refused.
     #[error("the authority refused to open a session: {0}")]
-    Refused(#[from] Refusal),
+    Refused(#[from] RefusalReason),
     /// The authority was not reached in time.
     #[error("no session could be opened: {0}")]
     Authority(#[from] AuthorityError),

@@ -9,9 +9,9 @@ use super::{
     reclaim,
 };
 use crate::{
-    authority::{AuthorityError, HeartbeatAttempt, Refusal},
+    authority::{AuthorityError, HeartbeatAttempt, RefusalReason},
     clock::BootTime,
-    renewer::{Flight, Lost, Policy, Step},
+    renewer::{Lost, Policy, SentHeartbeat, Step},
 };
 
 /// Keeps the session for as long as anyone holds a handle to it.
@@ -54,19 +54,19 @@ async fn step(inner: &Arc<Inner>) -> Option<BootTime> {
 }
 
 /// Sends a heartbeat, and does not wait for it: another one may have to go out beside it.
-fn send(inner: &Arc<Inner>, flight: Flight) {
+fn send(inner: &Arc<Inner>, flight: SentHeartbeat) {
     let Phase::Live(session) = inner.phase() else { return };
     inner.spawn(beat(Arc::downgrade(inner), session, flight));
 }
 
 /// One heartbeat. It ends by its time, or when a later one was answered. It does not keep the session while it is under
 /// way.
-async fn beat(weak: Weak<Inner>, session: SessionId, flight: Flight) {
+async fn beat(weak: Weak<Inner>, session: SessionId, flight: SentHeartbeat) {
     let Some(inner) = weak.upgrade() else { return };
     let (authority, clock) = (inner.authority.clone(), inner.clock_handle());
     let (metrics, cursor, mut answered) = (inner.metrics(), inner.sealed_cursor(), inner.answered_beats());
     drop(inner);
-    let Flight { sent, until, beside, .. } = flight;
+    let SentHeartbeat { sent, until, beside, .. } = flight;
     let attempt = HeartbeatAttempt { within: until.since(sent), beside };
     let answer = tokio::select! {
         biased;
@@ -88,7 +88,7 @@ async fn beat(weak: Weak<Inner>, session: SessionId, flight: Flight) {
     inner.changed().notify_one();
 }
 
-fn failed(inner: &Inner, session: SessionId, flight: Flight, why: &str) {
+fn failed(inner: &Inner, session: SessionId, flight: SentHeartbeat, why: &str) {
     let (now, unit) = (inner.clock().now(), inner.unit());
     let counts = inner.with_renewer_of(session, |renewer| renewer.on_failure(flight.number, now, why, unit));
     if counts == Some(true) {
@@ -112,7 +112,7 @@ async fn lose(inner: &Arc<Inner>, lost: &Lost) {
 }
 
 /// Rule 22: told that it expired, a holder with grace may acquire again at once.
-fn may_reclaim(inner: &Inner, refusal: &Refusal) -> bool {
+fn may_reclaim(inner: &Inner, refusal: &RefusalReason) -> bool {
     let is_grace = matches!(inner.config.policy, Policy::Grace(_));
     is_grace && !refusal.is_superseded() && inner.clock().now() >= inner.trusted_until()
 }

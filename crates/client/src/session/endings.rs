@@ -6,7 +6,7 @@ use std::sync::Arc;
 use solehold_core::key::{LeaseId, Name, SessionId};
 
 use super::{
-    claims::Claim,
+    claims::ResourceClaim,
     inner::{Inner, Phase},
 };
 use crate::{
@@ -24,7 +24,7 @@ fn is_over<T>(told: &Reply<T>) -> bool {
 }
 
 /// Waits before a request is repeated that was not done, as far as is known.
-async fn pause<T>(inner: &Inner, what: &'static str, claim: &Claim, told: &Reply<T>, failures: u32) {
+async fn pause<T>(inner: &Inner, what: &'static str, claim: &ResourceClaim, told: &Reply<T>, failures: u32) {
     let (why, retry_after) = match told {
         Ok(Ok(_)) => return,
         Ok(Err(refusal)) => (refusal.to_string(), refusal.retry_after),
@@ -36,7 +36,7 @@ async fn pause<T>(inner: &Inner, what: &'static str, claim: &Claim, told: &Reply
 
 /// Releases a lease that is no longer wanted. It is tried until the lease is known to be over, for as long as the
 /// session keeps the lease alive.
-pub(super) fn release(claim: Claim, held: HeldLease) {
+pub(super) fn release(claim: ResourceClaim, held: HeldLease) {
     claim.ends_leases();
     let inner = claim.inner().clone();
     let began = inner.live_session();
@@ -58,7 +58,7 @@ pub(super) fn release(claim: Claim, held: HeldLease) {
 
 /// Spends a request whose outcome is no longer wanted: what it got, or would get, is released (rule 7). It is tried
 /// for as long as the session could keep the lease alive.
-pub(super) fn spend(mut claim: Claim, request: Name) {
+pub(super) fn spend(mut claim: ResourceClaim, request: Name) {
     claim.ends_leases();
     claim.given_up();
     let inner = claim.inner().clone();
@@ -77,7 +77,7 @@ pub(super) fn spend(mut claim: Claim, request: Name) {
 }
 
 /// Calls a hand-over off, by the id of its lease. If the lease has become active meanwhile, this releases it.
-pub(super) fn call_off(mut claim: Claim, session: SessionId, lease: LeaseId) {
+pub(super) fn call_off(mut claim: ResourceClaim, session: SessionId, lease: LeaseId) {
     claim.ends_leases();
     claim.given_up();
     let inner = claim.inner().clone();
@@ -97,7 +97,7 @@ pub(super) fn call_off(mut claim: Claim, session: SessionId, lease: LeaseId) {
 /// Calls off a hand-over whose request was not answered, so that the id of its lease is not known: it is called off
 /// when the session is seen to have it. Its claim is over with the first set that was asked for after the hand-over
 /// has lapsed, if it was made at all.
-pub(super) fn call_off_unanswered(mut claim: Claim, session: SessionId, lapses_at: BootTime) {
+pub(super) fn call_off_unanswered(mut claim: ResourceClaim, session: SessionId, lapses_at: BootTime) {
     claim.given_up();
     let inner = claim.inner().clone();
     inner.clone().spawn(async move {
@@ -135,7 +135,7 @@ pub(super) fn end_what_is_back(inner: &Arc<Inner>) {
     let Some(known) = inner.set() else { return };
     for held in known.beat.leases.iter() {
         if inner.claims.is_back(&held.resource, held.lease) && !inner.is_guarded(held.lease) {
-            call_off(Claim::new(inner, held.resource.clone()), known.beat.session, held.lease);
+            call_off(ResourceClaim::new(inner, held.resource.clone()), known.beat.session, held.lease);
         }
     }
 }

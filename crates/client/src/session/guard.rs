@@ -15,10 +15,11 @@ use serde_json::Value;
 use solehold_core::{key::LeaseId, time::Token};
 use tokio_util::sync::CancellationToken;
 
-use super::{claims::Claim, endings, holding::Holding, inner::Inner};
+use super::{claims::ResourceClaim, endings, holding::Holding, inner::Inner};
 use crate::{
     authority::{
-        AuthorityError, HandOver, HeldLease, Operation, Refusal, Resource, StateDocument, StateWrite,
+        AuthorityError, HandOver, HeldLease, Operation, RefusalReason, ResourceName, StateDocument,
+        StateWrite,
     },
     clock::BootTime,
     renewer::Lost,
@@ -38,7 +39,7 @@ pub enum GuardError {
     State(String),
     /// The authority refused.
     #[error(transparent)]
-    Refused(#[from] Refusal),
+    Refused(#[from] RefusalReason),
     /// The outcome is unknown, or the authority was not reached.
     #[error(transparent)]
     Authority(#[from] AuthorityError),
@@ -57,12 +58,12 @@ pub struct Guard {
     inner: Arc<Inner>,
     holding: Arc<Holding>,
     /// None when it has gone on to the release.
-    claim: Option<Claim>,
+    claim: Option<ResourceClaim>,
     is_released: AtomicBool,
 }
 
 impl Guard {
-    pub(super) fn new(holding: Arc<Holding>, claim: Claim) -> Self {
+    pub(super) fn new(holding: Arc<Holding>, claim: ResourceClaim) -> Self {
         let (inner, is_released) = (claim.inner().clone(), AtomicBool::new(false));
         Self { inner, holding, claim: Some(claim), is_released }
     }
@@ -73,7 +74,7 @@ impl Guard {
     }
 
     /// What is held.
-    pub fn resource(&self) -> &Resource {
+    pub fn resource(&self) -> &ResourceName {
         &self.holding.resource
     }
 
@@ -179,9 +180,9 @@ impl Guard {
     /// ```
     /// # tokio::runtime::Runtime::new().expect("a runtime").block_on(async {
     /// # use std::sync::Arc;
-    /// # use solehold_client::{Embedded, Session, SessionConfig};
+    /// # use solehold_client::{Embedded, ClientSession, SessionConfig};
     /// # let authority = Arc::new(Embedded::open("memory:").await?);
-    /// # let session = Session::open(authority, SessionConfig::new("worker-1")).await?;
+    /// # let session = ClientSession::open(authority, SessionConfig::new("worker-1")).await?;
     /// let guard = session.acquire("job", "nightly").await?;
     /// let token = guard.token();
     /// let done = guard.run(async { format!("worked under token {token}") }).await?;
@@ -282,7 +283,7 @@ impl Guard {
             self.inner.pause(self.inner.backoff(failures, error.retry_after())).await;
         };
         // Otherwise the lease is still there, without a guard: it is released in the background.
-        let is_over = outcome.as_ref().map_or_else(Refusal::ends_lease, |_| true);
+        let is_over = outcome.as_ref().map_or_else(RefusalReason::ends_lease, |_| true);
         self.is_released.store(is_over, Ordering::SeqCst);
         match (outcome, sequence) {
             (Ok(_), _) => Ok(()),
@@ -297,7 +298,12 @@ impl Guard {
 
     /// Whether the last word was taken, by an attempt whose answer was lost: documents are ordered by token and
     /// sequence, so the one that is there now tells, unless it is a later one.
-    async fn was_taken(&self, held: &HeldLease, sequence: u64, refusal: Refusal) -> Result<(), GuardError> {
+    async fn was_taken(
+        &self,
+        held: &HeldLease,
+        sequence: u64,
+        refusal: RefusalReason,
+    ) -> Result<(), GuardError> {
         let there =
             self.inner.authority.read_state(&held.resource).await.map_err(|error| unknown(&error))??;
         let ours = (held.token, sequence);

@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    authority::{Attributes, Grant, HandOver, HeldLease, Resource, StateDocument},
+    authority::{Attributes, GrantedLease, HandOver, HeldLease, ResourceName, StateDocument},
     clock::BootTime,
     renewer::{Lost, Renewer},
 };
@@ -49,7 +49,7 @@ impl Window {
 /// A lease that a guard stands for.
 #[derive(Debug)]
 pub(crate) struct Holding {
-    pub resource: Resource,
+    pub resource: ResourceName,
     /// What is kept with the lease, also when it is won back.
     pub attributes: Attributes,
     /// The grant, and the window of the session that keeps it: a guard whose lease is being reacquired is not trusted
@@ -81,7 +81,7 @@ pub(crate) struct Bond {
 }
 
 impl Holding {
-    pub fn new(granted: Grant, attributes: Attributes, window: Arc<Window>) -> Self {
+    pub fn new(granted: GrantedLease, attributes: Attributes, window: Arc<Window>) -> Self {
         let resource = granted.held.resource.clone();
         let holding = Self {
             resource,
@@ -119,7 +119,7 @@ impl Holding {
     }
 
     /// It is held under this grant from now on, for as long as that window lasts.
-    pub fn renewed_as(&self, granted: Grant, window: Arc<Window>) {
+    pub fn renewed_as(&self, granted: GrantedLease, window: Arc<Window>) {
         let token = granted.held.token;
         *self.held.lock() = (granted.held, window);
         let sequence = granted.state.as_ref().filter(|s| s.token == token).map_or(0, |s| s.sequence);

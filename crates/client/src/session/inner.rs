@@ -14,15 +14,15 @@ use tokio::{
 use uuid::Uuid;
 
 use super::{
-    claims::{Claim, Claims, Standing},
+    claims::{ClaimStatus, Claims, ResourceClaim},
     config::{OpenError, SessionConfig, Surroundings},
     endings,
     holding::{Holding, Window},
 };
 use crate::{
     authority::{
-        Attributes, Authority, AuthorityError, Beat, Grant, HeartbeatAttempt, HeldLease, Metrics, Opening,
-        Refusal, Reply, Resource,
+        Attributes, Authority, AuthorityError, Beat, GrantedLease, HeartbeatAttempt, HeldLease, Metrics,
+        Opening, RefusalReason, Reply, ResourceName,
     },
     clock::{AlarmClock, BootTime},
     coalesce::Coalescer,
@@ -62,7 +62,7 @@ pub(crate) struct KnownSet {
 
 impl KnownSet {
     /// The lease on a resource, active or pending.
-    pub fn lease_of(&self, resource: &Resource) -> Option<LeaseId> {
+    pub fn lease_of(&self, resource: &ResourceName) -> Option<LeaseId> {
         let active = self.beat.leases.iter().find(|held| held.resource == *resource).map(|held| held.lease);
         let pending = || self.beat.pending.iter().find(|(_, of)| of == resource).map(|(lease, _)| *lease);
         active.or_else(pending)
@@ -196,7 +196,7 @@ impl Inner {
         if let Ok(opened) = &opened {
             *self.last.lock() = Some(opened.session);
         }
-        if opened.as_ref().map_or_else(Refusal::ends_session, |_| true) {
+        if opened.as_ref().map_or_else(RefusalReason::ends_session, |_| true) {
             self.opening.lock().take();
         }
         let opened = match opened {
@@ -386,13 +386,13 @@ impl Inner {
     /// The leases that nothing in this session has a claim on. Where only a newer set is missing, it is asked for.
     pub fn unclaimed(&self) -> Vec<HeldLease> {
         let Some(known) = self.set() else { return Vec::new() };
-        let standing = |held: &HeldLease| self.claims.standing(&held.resource, held.lease, known.asked);
+        let status = |held: &HeldLease| self.claims.status(&held.resource, held.lease, known.asked);
         let (mut unclaimed, mut is_unproven) = (Vec::new(), false);
         for held in known.beat.leases.iter().filter(|held| !self.is_guarded(held.lease)) {
-            match standing(held) {
-                Standing::Claimed => {}
-                Standing::Unproven => is_unproven = true,
-                Standing::Unclaimed => unclaimed.push(held.clone()),
+            match status(held) {
+                ClaimStatus::Claimed => {}
+                ClaimStatus::Unproven => is_unproven = true,
+                ClaimStatus::Unclaimed => unclaimed.push(held.clone()),
             }
         }
         if is_unproven {
@@ -402,13 +402,13 @@ impl Inner {
     }
 
     /// A claim on a lease that nothing in this session has a claim on yet, and the set that shows the lease.
-    pub fn claim_unclaimed(self: &Arc<Self>, lease: &HeldLease) -> Option<(KnownSet, Claim)> {
+    pub fn claim_unclaimed(self: &Arc<Self>, lease: &HeldLease) -> Option<(KnownSet, ResourceClaim)> {
         let core = self.core();
         let known = self.set().filter(|known| known.beat.leases.contains(lease))?;
         if core.holdings.contains_key(&lease.lease) {
             return None;
         }
-        let claim = Claim::of_unclaimed(self, &lease.resource, lease.lease, known.asked)?;
+        let claim = ResourceClaim::of_unclaimed(self, &lease.resource, lease.lease, known.asked)?;
         Some((known, claim))
     }
 
@@ -488,7 +488,12 @@ impl Inner {
 
     /// Takes up a lease that was granted to `session`. None if that session is no longer the present one, if the lease
     /// has ended by what is known already, or if it has a guard.
-    pub fn hold(&self, session: SessionId, granted: Grant, attributes: Attributes) -> Option<Arc<Holding>> {
+    pub fn hold(
+        &self,
+        session: SessionId,
+        granted: GrantedLease,
+        attributes: Attributes,
+    ) -> Option<Arc<Holding>> {
         let mut core = self.core();
         let (lease, token) = (granted.held.lease, granted.held.token);
         if *self.phase.borrow() != Phase::Live(session) || core.holdings.contains_key(&lease) {
@@ -535,7 +540,7 @@ impl Inner {
     }
 
     /// A suspended lease was won back under a new grant.
-    pub fn resume(&self, holding: &Arc<Holding>, granted: Grant) -> bool {
+    pub fn resume(&self, holding: &Arc<Holding>, granted: GrantedLease) -> bool {
         let mut core = self.core();
         if holding.is_gone() || holding.lost().is_some() {
             return false;

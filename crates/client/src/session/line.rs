@@ -1,4 +1,4 @@
-//! Waiting in line for a resource: first come, first served.
+//! LineWait in line for a resource: first come, first served.
 
 use std::{sync::Arc, time::Duration};
 
@@ -12,7 +12,9 @@ use super::{
     inner::Inner,
 };
 use crate::{
-    authority::{Attributes, AuthorityError, Completion, Grant, Operation, Refusal, Reply, Resource},
+    authority::{
+        Attributes, AuthorityError, Completion, GrantedLease, Operation, RefusalReason, Reply, ResourceName,
+    },
     clock::BootTime,
 };
 
@@ -25,19 +27,19 @@ pub(super) const POLL_EVERY: Duration = Duration::from_secs(1);
 /// Waits in line for a resource for at most `timeout`; where there is no line, asks every `poll_every`.
 pub(crate) async fn wait_in_line(
     inner: &Arc<Inner>,
-    resource: Resource,
+    resource: ResourceName,
     timeout: Duration,
     poll_every: Duration,
 ) -> Result<Guard, AcquireError> {
     acquire::check(inner, &resource)?;
     let until = inner.clock().now().plus(timeout);
     let request = Request::new(inner, resource, Attributes::new());
-    let mut wait = Waiting { request, until, poll_every, holder: None };
+    let mut wait = LineWait { request, until, poll_every, holder: None };
     wait.run().await
 }
 
 /// One wait for a lock.
-struct Waiting {
+struct LineWait {
     request: Request,
     until: BootTime,
     poll_every: Duration,
@@ -52,7 +54,7 @@ enum Next {
     After(Duration),
 }
 
-impl Waiting {
+impl LineWait {
     async fn run(&mut self) -> Result<Guard, AcquireError> {
         for failures in 1.. {
             let session = tokio::select! {
@@ -87,7 +89,7 @@ impl Waiting {
     /// One call of the authority has a longest wait. Before it ends the next one is made under the same request, which
     /// keeps the place. The former is let run out: dropped, it would leave the line, and take a grant along that it has
     /// just got.
-    async fn in_line(&mut self, session: SessionId) -> Option<Reply<Grant>> {
+    async fn in_line(&mut self, session: SessionId) -> Option<Reply<GrantedLease>> {
         let inner = self.request.inner.clone();
         let ask = self.request.ask(session);
         self.request.mark_sent();
@@ -121,7 +123,7 @@ impl Waiting {
         }
     }
 
-    async fn after_line(&mut self, session: SessionId, answer: Reply<Grant>, failures: u32) -> Next {
+    async fn after_line(&mut self, session: SessionId, answer: Reply<GrantedLease>, failures: u32) -> Next {
         match answer {
             Ok(Ok(granted)) => self.take_up(session, granted).await,
             Ok(Err(refusal)) => self.refused(refusal, failures),
@@ -141,7 +143,7 @@ impl Waiting {
         }
     }
 
-    fn refused(&mut self, refusal: Refusal, failures: u32) -> Next {
+    fn refused(&mut self, refusal: RefusalReason, failures: u32) -> Next {
         let inner = &self.request.inner;
         match refusal.code {
             ErrorCode::Held | ErrorCode::HeldBack => {
@@ -163,7 +165,7 @@ impl Waiting {
     }
 
     /// A grant that was waited for is trusted only after a renewal (rule 15): the time between is not known.
-    async fn take_up(&mut self, session: SessionId, granted: Grant) -> Next {
+    async fn take_up(&mut self, session: SessionId, granted: GrantedLease) -> Next {
         let granted = match granted.confirm_within {
             None => granted,
             Some(within) => match confirmed(&self.request.inner, granted, within).await {
@@ -188,7 +190,11 @@ impl Waiting {
 
 /// Renews a grant at once, so that it does not lapse. That vouches for this lease alone, and moves no deadline: the
 /// lease is trusted for as long as the last heartbeat says of its session.
-async fn confirmed(inner: &Arc<Inner>, granted: Grant, within: Duration) -> Result<Grant, AuthorityError> {
+async fn confirmed(
+    inner: &Arc<Inner>,
+    granted: GrantedLease,
+    within: Duration,
+) -> Result<GrantedLease, AuthorityError> {
     let give_up = inner.clock().now().plus(within);
     for failures in 1.. {
         let renewed = tokio::select! {
@@ -197,7 +203,7 @@ async fn confirmed(inner: &Arc<Inner>, granted: Grant, within: Duration) -> Resu
             () = inner.clock().wait_until(give_up) => break,
         };
         match renewed {
-            Ok(Ok(Completion::Held(renewed))) => return Ok(Grant { state: granted.state, ..renewed }),
+            Ok(Ok(Completion::Held(renewed))) => return Ok(GrantedLease { state: granted.state, ..renewed }),
             Ok(Ok(Completion::Released)) => break,
             Ok(Err(refusal)) => return Err(AuthorityError::Unknown(refusal.detail)),
             Err(_) => inner.pause(inner.backoff(failures, None).min(within / 8)).await,

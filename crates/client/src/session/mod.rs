@@ -34,7 +34,7 @@ pub use self::{
 pub(crate) use self::{inner::Inner, line::wait_in_line};
 use self::{inner::Phase, line::POLL_EVERY};
 use crate::{
-    authority::{Attributes, Authority, HeldLease, Metrics, Resource, checked},
+    authority::{Attributes, Authority, HeldLease, Metrics, ResourceName, checked},
     clock::BootTime,
     renewer::Lost,
 };
@@ -44,11 +44,11 @@ use crate::{
 /// When it is lost, its guards are, and another session is opened under the same name, so that the program can acquire
 /// anew. Only when someone else has opened a session under that name it gives up.
 #[derive(Debug, Clone)]
-pub struct Session {
+pub struct ClientSession {
     inner: Arc<Inner>,
 }
 
-impl Session {
+impl ClientSession {
     /// Opens a session and keeps it, in the current runtime.
     pub async fn open(authority: Arc<dyn Authority>, config: SessionConfig) -> Result<Self, OpenError> {
         Self::open_in(Surroundings::default(), authority, config).await
@@ -131,7 +131,7 @@ impl Session {
     /// Acquires, and tries again with growing pauses until it is granted. Dropped, it leaves nothing held: bound it
     /// with `tokio::time::timeout` where it must not wait for ever.
     pub async fn acquire(&self, kind: &str, key: &str) -> Result<Guard, AcquireError> {
-        let resource = Resource::new(kind, key)?;
+        let resource = ResourceName::new(kind, key)?;
         acquire::until_granted(&self.inner, resource).await
     }
 
@@ -142,7 +142,7 @@ impl Session {
         key: &str,
         timeout: Duration,
     ) -> Result<Guard, AcquireError> {
-        let resource = Resource::new(kind, key)?;
+        let resource = ResourceName::new(kind, key)?;
         wait_in_line(&self.inner, resource, timeout, POLL_EVERY).await
     }
 
@@ -158,7 +158,7 @@ impl Session {
         key: &str,
         attributes: Attributes,
     ) -> Result<Guard, AcquireError> {
-        let resource = Resource::new(kind, key)?;
+        let resource = ResourceName::new(kind, key)?;
         acquire::now(&self.inner, resource, attributes).await
     }
 
@@ -182,7 +182,7 @@ impl Session {
         within: Duration,
         attributes: Attributes,
     ) -> Result<Option<Guard>, AcquireError> {
-        let resource = Resource::new(kind, key)?;
+        let resource = ResourceName::new(kind, key)?;
         take_over::take_over(&self.inner, resource, within, attributes).await
     }
 

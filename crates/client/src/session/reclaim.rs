@@ -11,13 +11,13 @@ use solehold_core::{
 use tokio::task::JoinSet;
 
 use super::{
-    claims::Claim,
+    claims::ResourceClaim,
     endings,
     holding::Holding,
     inner::{Inner, Phase},
 };
 use crate::{
-    authority::{AcquireRequest, AuthorityError, Completion, Grant, Operation, Reply},
+    authority::{AcquireRequest, AuthorityError, Completion, GrantedLease, Operation, Reply},
     coalesce::BATCH_MAX,
     renewer::Lost,
 };
@@ -78,12 +78,12 @@ struct Asked {
     holding: Arc<Holding>,
     request: Name,
     /// None when the guard has it.
-    claim: Option<Claim>,
+    claim: Option<ResourceClaim>,
 }
 
 impl Asked {
     fn new(inner: &Arc<Inner>, holding: &Arc<Holding>) -> Self {
-        let claim = Claim::new(inner, holding.resource.clone());
+        let claim = ResourceClaim::new(inner, holding.resource.clone());
         Self { holding: holding.clone(), request: inner.fresh_request(), claim: Some(claim) }
     }
 }
@@ -139,7 +139,7 @@ async fn judge(inner: Arc<Inner>, mut asked: Asked, won: Reply<Completion>) {
 
 /// Whether a grant is the next one after `former`. That the resource had no other holder before the request was sent
 /// does not prove it: one may have come and gone before it arrived. What happened before the grant no longer changes.
-async fn came_next(inner: &Inner, former: Token, grant: Grant) -> Result<Grant, Lost> {
+async fn came_next(inner: &Inner, former: Token, grant: GrantedLease) -> Result<GrantedLease, Lost> {
     for failures in 1.. {
         match inner.authority.token_before(&grant.held.resource, grant.held.token).await {
             Ok(Ok(before)) if before == Some(former) => return Ok(grant),
@@ -164,7 +164,7 @@ fn no_successor(holding: &Holding, told: Reply<Completion>) -> Result<(), Lost> 
     if is_ours && refusal.holder.is_none() { Ok(()) } else { Err(Lost::Refused(refusal)) }
 }
 
-fn granted(won: Reply<Completion>) -> Result<Grant, Lost> {
+fn granted(won: Reply<Completion>) -> Result<GrantedLease, Lost> {
     match won {
         Ok(Ok(Completion::Held(grant))) => Ok(grant),
         Ok(Ok(Completion::Released)) => Err(Lost::Ended),

@@ -4,12 +4,12 @@ use std::{sync::Arc, time::Duration};
 
 use super::{
     acquire::{self, AcquireError},
-    claims::Claim,
+    claims::ResourceClaim,
     endings,
     guard::Guard,
     inner::Inner,
 };
-use crate::authority::{Attributes, AuthorityError, Beat, Grant, HeldLease, Resource};
+use crate::authority::{Attributes, AuthorityError, Beat, GrantedLease, HeldLease, ResourceName};
 use solehold_core::key::{LeaseId, SessionId};
 
 /// How often to look whether the present holder has released, beside being told.
@@ -21,10 +21,10 @@ const ATTEMPTS: u32 = 3;
 /// The request to hand a resource over, from before it is sent to its guard. Dropped before that, it is called off.
 struct Offer {
     inner: Arc<Inner>,
-    resource: Resource,
+    resource: ResourceName,
     session: SessionId,
     /// None when it has gone on to the guard.
-    claim: Option<Claim>,
+    claim: Option<ResourceClaim>,
     /// The lease that was offered, once that was answered.
     lease: Option<LeaseId>,
     /// A request was sent that may have been done.
@@ -78,13 +78,13 @@ impl Offer {
 /// Asks the present holder to hand over, and waits until it has; none if it has not within the time.
 pub(super) async fn take_over(
     inner: &Arc<Inner>,
-    resource: Resource,
+    resource: ResourceName,
     within: Duration,
     attributes: Attributes,
 ) -> Result<Option<Guard>, AcquireError> {
     acquire::check(inner, &resource)?;
     let session = inner.ready().await.map_err(AcquireError::SessionOver)?;
-    let claim = Some(Claim::new(inner, resource.clone()));
+    let claim = Some(ResourceClaim::new(inner, resource.clone()));
     let (lease, is_in_doubt) = (None, false);
     let inner_too = inner.clone();
     let mut offer =
@@ -124,7 +124,7 @@ async fn hold(
     beat: &Beat,
     held: &HeldLease,
     attributes: Attributes,
-    claim: &mut Option<Claim>,
+    claim: &mut Option<ResourceClaim>,
 ) -> Result<Option<Guard>, AcquireError> {
     let state = match inner.authority.read_state(&held.resource).await {
         Ok(Ok(state)) => state,
@@ -132,7 +132,7 @@ async fn hold(
         Err(error) => return Err(AcquireError::Authority { resource: held.resource.clone(), error }),
     };
     let (ttl_left, slack, epoch) = (beat.ttl_left, beat.slack, beat.epoch);
-    let grant = Grant { held: held.clone(), ttl_left, slack, epoch, state, confirm_within: None };
+    let grant = GrantedLease { held: held.clone(), ttl_left, slack, epoch, state, confirm_within: None };
     let Some(holding) = inner.hold(beat.session, grant, attributes) else { return Ok(None) };
     Ok(claim.take().map(|claim| Guard::new(holding, claim)))
 }

@@ -3,7 +3,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use solehold_client::{Authority, Embedded, Http, HttpConfig, Session, SessionConfig};
+use solehold_client::{Authority, ClientSession, Embedded, Http, HttpConfig, SessionConfig};
 use solehold_core::key::{Name, ResourceKey};
 use solehold_engine::{
     Engine,
@@ -89,12 +89,12 @@ impl Sort {
 }
 
 impl Behind {
-    pub async fn session(&self, holder: &str) -> Session {
+    pub async fn session(&self, holder: &str) -> ClientSession {
         self.session_with(SessionConfig::new(holder)).await
     }
 
-    pub async fn session_with(&self, config: SessionConfig) -> Session {
-        Session::open(self.authority.clone(), config).await.expect("a session")
+    pub async fn session_with(&self, config: SessionConfig) -> ClientSession {
+        ClientSession::open(self.authority.clone(), config).await.expect("a session")
     }
 
     /// How many stand in line for a resource.

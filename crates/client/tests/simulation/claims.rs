@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use solehold_client::{Guard, LeaseId, Policy, Session};
+use solehold_client::{ClientSession, Guard, LeaseId, Policy};
 
 use crate::{
     network::{Kind, Network, Weather},
@@ -30,7 +30,7 @@ impl Guards {
 
     /// Adopts all that it may, as a program does that wants the resource, and looks at who works. Once it works it is
     /// cut off, so that no heartbeat tells it of what its own requests do later.
-    async fn adopt_for(&self, world: &World, (one, network): (&Session, &Network), time: Duration) {
+    async fn adopt_for(&self, world: &World, (one, network): (&ClientSession, &Network), time: Duration) {
         for _ in 0..time.as_millis() / LOOK_EVERY.as_millis() {
             one.refresh();
             for lease in one.unclaimed() {
@@ -46,7 +46,7 @@ impl Guards {
     }
 
     /// Acquires it as soon as it is free.
-    fn acquire(&self, holder: &'static str, session: &Session) {
+    fn acquire(&self, holder: &'static str, session: &ClientSession) {
         let (guards, session) = (self.clone(), session.clone());
         tokio::spawn(async move { guards.take(holder, session.acquire("job", "a").await.expect("free")) });
     }

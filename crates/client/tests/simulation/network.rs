@@ -12,10 +12,10 @@ use std::{
 
 use async_trait::async_trait;
 use solehold_client::{
-    Authority, AuthorityError, Embedded, LeaseId, Metrics, Resource, SessionId, Token,
+    Authority, AuthorityError, Embedded, LeaseId, Metrics, ResourceName, SessionId, Token,
     authority::{
-        AcquireRequest, Attributes, Beat, Completion, Grant, HeartbeatAttempt, HeldLease, Node, Opening,
-        Operation, Reply, StateDocument, StateWrite,
+        AcquireRequest, Attributes, Beat, Completion, GrantedLease, HeartbeatAttempt, HeldLease, Node,
+        Opening, Operation, Reply, StateDocument, StateWrite,
     },
 };
 use solehold_core::key::Name;
@@ -214,8 +214,8 @@ impl Network {
         }))
     }
 
-    fn granted(&self, epoch: u64, granted: Grant) -> Grant {
-        Grant { epoch: self.stamped(epoch), ..granted }
+    fn granted(&self, epoch: u64, granted: GrantedLease) -> GrantedLease {
+        GrantedLease { epoch: self.stamped(epoch), ..granted }
     }
 }
 
@@ -262,7 +262,7 @@ impl Authority for Network {
         };
         outcomes.into_iter().map(stamped).collect()
     }
-    async fn acquire_waiting(&self, ask: &AcquireRequest, wait: Duration) -> Option<Reply<Grant>> {
+    async fn acquire_waiting(&self, ask: &AcquireRequest, wait: Duration) -> Option<Reply<GrantedLease>> {
         let ask = ask.clone();
         let acquire = async move |to: Arc<Embedded>| to.acquire_waiting(&ask, wait).await;
         match self.through(Kind::Acquire, acquire).await {
@@ -272,7 +272,7 @@ impl Authority for Network {
             Err(error) => Some(Err(error)),
         }
     }
-    async fn cancel(&self, resource: &Resource, holder: &Name, request: &Name) -> Reply<()> {
+    async fn cancel(&self, resource: &ResourceName, holder: &Name, request: &Name) -> Reply<()> {
         let (resource, holder, request) = (resource.clone(), holder.clone(), request.clone());
         let cancel = async move |to: Arc<Embedded>| to.cancel(&resource, &holder, &request).await;
         self.through(Kind::Cancel, cancel).await?.1
@@ -282,18 +282,18 @@ impl Authority for Network {
         let write = async move |to: Arc<Embedded>| to.write_state(&held, &write).await;
         self.through(Kind::State, write).await?.1
     }
-    async fn read_state(&self, resource: &Resource) -> Reply<Option<StateDocument>> {
+    async fn read_state(&self, resource: &ResourceName) -> Reply<Option<StateDocument>> {
         let resource = resource.clone();
         self.through(Kind::State, async move |to: Arc<Embedded>| to.read_state(&resource).await).await?.1
     }
-    async fn token_before(&self, resource: &Resource, grant: Token) -> Reply<Option<Token>> {
+    async fn token_before(&self, resource: &ResourceName, grant: Token) -> Reply<Option<Token>> {
         let resource = resource.clone();
         let read = async move |to: Arc<Embedded>| to.token_before(&resource, grant).await;
         self.through(Kind::State, read).await?.1
     }
     async fn hand_over(
         &self,
-        resource: &Resource,
+        resource: &ResourceName,
         request: Uuid,
         to: SessionId,
         within: Duration,
@@ -305,7 +305,7 @@ impl Authority for Network {
         };
         self.through(Kind::HandOver, ask).await?.1
     }
-    async fn call_off(&self, resource: &Resource, pending: LeaseId) -> Reply<()> {
+    async fn call_off(&self, resource: &ResourceName, pending: LeaseId) -> Reply<()> {
         let resource = resource.clone();
         let call_off = async move |to: Arc<Embedded>| to.call_off(&resource, pending).await;
         self.through(Kind::CallOff, call_off).await?.1

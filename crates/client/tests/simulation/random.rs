@@ -15,7 +15,7 @@ use std::{
     time::Duration,
 };
 
-use solehold_client::{Guard, LeaseId, Policy, Session, SessionConfig, chance::Chance};
+use solehold_client::{ClientSession, Guard, LeaseId, Policy, SessionConfig, chance::Chance};
 
 use crate::{
     network::{Kind, Network, Weather},
@@ -79,7 +79,7 @@ struct Run {
     chance: SeededChance,
     /// For what holders do beside acquiring, so that it does not change the rest of a world.
     habits: SeededChance,
-    holders: Vec<(Session, Arc<Network>)>,
+    holders: Vec<(ClientSession, Arc<Network>)>,
     held: Arc<Mutex<Held>>,
     /// How many things each holder waits for.
     asked: [Arc<AtomicUsize>; HOLDERS],

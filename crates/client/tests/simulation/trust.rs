@@ -8,7 +8,7 @@ use std::{
 };
 
 use solehold_client::{
-    Policy, Session,
+    ClientSession, Policy,
     clock::{BootTime, Clock},
 };
 
@@ -45,7 +45,7 @@ async fn confirming_one_lease_vouches_for_no_other() {
 
 /// Reads the session's deadline in the moment that it is woken.
 struct Witness {
-    session: Session,
+    session: ClientSession,
     seen: Mutex<Vec<BootTime>>,
 }
 

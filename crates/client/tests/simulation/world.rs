@@ -10,7 +10,7 @@ use std::{
 
 use async_trait::async_trait;
 use solehold_client::{
-    Embedded, Policy, Session, SessionConfig, Surroundings,
+    ClientSession, Embedded, Policy, SessionConfig, Surroundings,
     chance::Chance,
     clock::{AlarmClock, BootTime, Clock, VirtualClock},
 };
@@ -141,12 +141,12 @@ impl World {
     }
 
     /// A holder behind a network of its own.
-    pub async fn holder(&self, name: &str, policy: Policy) -> (Session, Arc<Network>) {
+    pub async fn holder(&self, name: &str, policy: Policy) -> (ClientSession, Arc<Network>) {
         self.holder_with(SessionConfig { ttl: TTL, policy, ..SessionConfig::new(name) }, 0).await
     }
 
     /// The same, kept as the configuration says, with a clock that goes faster than the stores' by so many millionths.
-    pub async fn holder_with(&self, config: SessionConfig, ppm: i64) -> (Session, Arc<Network>) {
+    pub async fn holder_with(&self, config: SessionConfig, ppm: i64) -> (ClientSession, Arc<Network>) {
         let network = Network::new(self.stores.clone());
         let clock: Arc<dyn AlarmClock> = match ppm {
             0 => self.clock.clone(),
@@ -155,7 +155,7 @@ impl World {
         // Each has its own, so that nothing depends on who comes first to ask for it.
         let chance = Arc::new(SeededChance::new(self.seeds.number()));
         let surroundings = Surroundings { clock, chance };
-        let session = Session::open_in(surroundings, network.clone(), config).await.expect("a session");
+        let session = ClientSession::open_in(surroundings, network.clone(), config).await.expect("a session");
         (session, network)
     }
 

@@ -63,6 +63,8 @@ use std::{
     time::Duration,
 };
 
+#[doc(hidden)] // for the fuzz targets
+pub use self::connection::target::Target as ConnectionTarget;
 pub use self::{
     connection::target::Target,
     options::{Failover, PostgresOptions},

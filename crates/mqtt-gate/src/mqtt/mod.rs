@@ -21,7 +21,9 @@ mod tenure;
 use std::{collections::HashMap, net::SocketAddr, sync::Arc, time::Duration};
 
 use futures_util::future::{join_all, select_all};
-use solehold_client::{AcquireError, Authority, Guard, Lost, OpenError, Session, SessionConfig, gate::Gate};
+use solehold_client::{
+    AcquireError, Authority, ClientSession, Guard, Lost, OpenError, SessionConfig, gate::Gate,
+};
 use solehold_clock::Backoff;
 use solehold_core::key::Name;
 use tokio::sync::watch;
@@ -175,11 +177,11 @@ pub async fn run(
 }
 
 /// Opens the session that the shards are attached to; a server that does not answer is waited for.
-async fn open(config: &GateConfig, authority: Arc<dyn Authority>) -> Result<Session, OpenError> {
+async fn open(config: &GateConfig, authority: Arc<dyn Authority>) -> Result<ClientSession, OpenError> {
     let session = SessionConfig { ttl: config.ttl, ..SessionConfig::new(&config.holder) };
     let mut is_told = false;
     loop {
-        match Session::open(authority.clone(), session.clone()).await {
+        match ClientSession::open(authority.clone(), session.clone()).await {
             Err(OpenError::Authority(error)) => {
                 if !std::mem::replace(&mut is_told, true) {
                     tracing::warn!(%error, "the server is not there yet; waiting for it");
@@ -191,7 +193,7 @@ async fn open(config: &GateConfig, authority: Arc<dyn Authority>) -> Result<Sess
 }
 
 /// Holds one of these shards at a time, until the gate is to end.
-async fn stand(context: &Context, session: &Session, shards: &[u32]) -> Result<(), GateError> {
+async fn stand(context: &Context, session: &ClientSession, shards: &[u32]) -> Result<(), GateError> {
     let (mut ending, mut failures) = (context.ending.clone(), 0);
     shards.iter().for_each(|shard| context.figures.stands(*shard, Standing::Waiting));
     while !*ending.borrow() {
@@ -222,7 +224,11 @@ async fn stand(context: &Context, session: &Session, shards: &[u32]) -> Result<(
 }
 
 /// Stands in line for these shards, until one is granted.
-async fn acquire(context: &Context, session: &Session, shards: &[u32]) -> Result<(u32, Guard), AcquireError> {
+async fn acquire(
+    context: &Context,
+    session: &ClientSession,
+    shards: &[u32],
+) -> Result<(u32, Guard), AcquireError> {
     let lines = shards.iter().map(|shard| {
         let key = context.config.shards.id(*shard);
         Box::pin(async move {

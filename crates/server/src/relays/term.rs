@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
-use solehold_client::{AcquireError, Embedded, Guard, Session, SessionConfig};
+use solehold_client::{AcquireError, ClientSession, Embedded, Guard, SessionConfig};
 use solehold_core::{event::Event, key::ResourceKey, time::Revision};
 use solehold_engine::{
     EngineError,
@@ -74,7 +74,7 @@ pub async fn stand(relay: Arc<Relay>, node_id: String, mut stopping: watch::Rece
 /// The same with one session, until the server stops or the session is of no more use.
 async fn stand_with(
     relay: &Relay,
-    session: &Session,
+    session: &ClientSession,
     stopping: &mut watch::Receiver<bool>,
 ) -> Result<(), AcquireError> {
     loop {
@@ -94,7 +94,7 @@ async fn stand_with(
 }
 
 /// Opens the session that the lease is attached to; tries for ever.
-async fn open(relay: &Relay, node_id: &str) -> Session {
+async fn open(relay: &Relay, node_id: &str) -> ClientSession {
     let authority = Arc::new(Embedded::over(relay.engine.clone()).tenant(relay.key.tenant.clone()));
     let node: String = node_id.chars().take(60).collect();
     loop {
@@ -102,7 +102,7 @@ async fn open(relay: &Relay, node_id: &str) -> Session {
         let holder = format!("{node}.{:08x}", rand::random::<u32>());
         let ttl = LEASE_TTL.min(Duration::from_millis(relay.engine.ttl_max_ms()));
         let config = SessionConfig { ttl, ..SessionConfig::new(holder) };
-        match Session::open(authority.clone(), config).await {
+        match ClientSession::open(authority.clone(), config).await {
             Ok(session) => return session,
             Err(error) => tracing::warn!(relay = relay.name(), %error, "no session for the relay yet"),
         }

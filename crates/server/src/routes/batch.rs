@@ -3,7 +3,7 @@
 use solehold_api::{
     batch::{AcquireItem, Batch, BatchItem, BatchResults, ReleaseItem, RenewItem},
     paths,
-    resources::Grant,
+    resources::GrantBody,
     terms::AcquireTerms,
 };
 use solehold_core::{
@@ -159,8 +159,12 @@ async fn refused(context: &Context, (claim, released): (Claim, Option<bool>), re
 
 fn result(outcome: Result<Outcome, EngineError>, slack_ms: u64) -> BatchItem {
     match outcome {
-        Ok(Ok(Answer::Granted(grant))) => BatchItem::Granted { lease: Box::new(Grant::of(&grant, slack_ms)) },
-        Ok(Ok(Answer::Renewed(grant))) => BatchItem::Renewed { lease: Box::new(Grant::of(&grant, slack_ms)) },
+        Ok(Ok(Answer::Granted(grant))) => {
+            BatchItem::Granted { lease: Box::new(GrantBody::of(&grant, slack_ms)) }
+        }
+        Ok(Ok(Answer::Renewed(grant))) => {
+            BatchItem::Renewed { lease: Box::new(GrantBody::of(&grant, slack_ms)) }
+        }
         Ok(Ok(Answer::Released(id))) => BatchItem::Released { lease_id: id.0 },
         Ok(Ok(other)) => BatchItem::Failed { problem: unexpected(&other).0 },
         Ok(Err(refusal)) => BatchItem::Refused { problem: ApiError::from(refusal).0 },

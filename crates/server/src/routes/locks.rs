@@ -7,7 +7,7 @@ use solehold_api::{
     locks::{Lock, LockList},
     page::PageQuery,
     paths,
-    resources::{AcquireResource, Grant, ReleaseResource, RenewResource, Resource},
+    resources::{AcquireResource, GrantBody, ReleaseResource, RenewResource, ResourceBody},
 };
 use solehold_core::{command::Footprint, key::ResourceKey, limits::WAITERS_LOADED};
 use solehold_engine::store::ResourceQuery;
@@ -52,7 +52,7 @@ async fn list(
     let loaded = context.engine().load(&footprint).await?;
     let lock = |key: &ResourceKey| {
         let seen = ResourceView::of(&loaded, key)?;
-        let shown = Resource::of(&seen.resource, seen.lease.as_ref(), seen.now);
+        let shown = ResourceBody::of(&seen.resource, seen.lease.as_ref(), seen.now);
         let waiters = loaded.state.waiters_for(key).filter(|waiter| waiter.deadline > loaded.now);
         Some(Lock::of(&shown, seen.live(), waiters.take(LINE_SHOWN)))
     };
@@ -65,7 +65,7 @@ async fn list(
     get, path = paths::LOCK, tag = "locks", operation_id = "get_lock",
     params(("name" = String, Path, description = "The lock; a slash within it is `%2F`"), TenantQuery),
     responses(
-        (status = 200, description = "The lock", body = Resource),
+        (status = 200, description = "The lock", body = ResourceBody),
         (status = 404, description = "Nobody holds the lock or waits for it"),
     )
 )]
@@ -73,7 +73,7 @@ async fn get(
     caller: Caller<role::Reader>,
     NamePath(name): NamePath<String>,
     Params(query): Params<TenantQuery>,
-) -> Result<Json<Resource>, ApiError> {
+) -> Result<Json<ResourceBody>, ApiError> {
     resources::show(caller.context(), &key(&caller, &query, &name)?).await
 }
 
@@ -84,8 +84,8 @@ async fn get(
     params(("name" = String, Path, description = "The lock; a slash within it is `%2F`"), TenantQuery),
     request_body = AcquireResource,
     responses(
-        (status = 200, description = "It had already been granted to the same request id", body = Grant),
-        (status = 201, description = "It was granted", body = Grant),
+        (status = 200, description = "It had already been granted to the same request id", body = GrantBody),
+        (status = 201, description = "It was granted", body = GrantBody),
         (status = 404, description = "There is no such session"),
         (status = 409, description = "It is held by someone else, and the time to wait is over"),
     )
@@ -95,7 +95,7 @@ async fn acquire(
     NamePath(name): NamePath<String>,
     Params(query): Params<TenantQuery>,
     Body(body): Body<AcquireResource>,
-) -> Result<(StatusCode, Json<Grant>), ApiError> {
+) -> Result<(StatusCode, Json<GrantBody>), ApiError> {
     resources::hold(caller.context(), key(&caller, &query, &name)?, &body).await
 }
 
@@ -105,7 +105,7 @@ async fn acquire(
     params(("name" = String, Path, description = "The lock; a slash within it is `%2F`"), TenantQuery),
     request_body = RenewResource,
     responses(
-        (status = 200, description = "It was renewed", body = Grant),
+        (status = 200, description = "It was renewed", body = GrantBody),
         (status = 404, description = "There is no such lock, lease or session"),
         (status = 409, description = "The lock was lost, or is held by someone else"),
     )
@@ -115,7 +115,7 @@ async fn renew(
     NamePath(name): NamePath<String>,
     Params(query): Params<TenantQuery>,
     Body(body): Body<RenewResource>,
-) -> Result<Json<Grant>, ApiError> {
+) -> Result<Json<GrantBody>, ApiError> {
     resources::keep(caller.context(), key(&caller, &query, &name)?, &body).await
 }
 

@@ -10,8 +10,8 @@ use solehold_api::{
     paths,
     problem::{ErrorCode, Problem},
     resources::{
-        AcquireResource, CancelRequest, DeleteQuery, Grant, HeldLease, PutResource, PutState,
-        ReleaseResource, RenewResource, Resource, ResourceHistory, ResourceList, ResourceQuery,
+        AcquireResource, CancelRequest, DeleteQuery, GrantBody, HeldLease, PutResource, PutState,
+        ReleaseResource, RenewResource, ResourceBody, ResourceHistory, ResourceList, ResourceQuery,
         RevokeResource, RevokedLease, StateDocument,
     },
 };
@@ -62,8 +62,8 @@ impl ResourcePath {
     }
 }
 
-fn shown(seen: &ResourceView) -> Resource {
-    Resource::of(&seen.resource, seen.lease.as_ref(), seen.now)
+fn shown(seen: &ResourceView) -> ResourceBody {
+    ResourceBody::of(&seen.resource, seen.lease.as_ref(), seen.now)
 }
 
 /// Reads a resource that is there, as the lists show it: declared, held or held back, waited for, or with a document
@@ -152,20 +152,20 @@ fn labels(text: &str) -> Result<Vec<(String, String)>, ApiError> {
 #[utoipa::path(
     get, path = paths::RESOURCE, tag = "resources", operation_id = "get_resource",
     params(ResourcePath, TenantQuery),
-    responses((status = 200, description = "The resource", body = Resource))
+    responses((status = 200, description = "The resource", body = ResourceBody))
 )]
 async fn get(
     caller: Caller<role::Reader>,
     NamePath(path): NamePath<ResourcePath>,
     Params(query): Params<TenantQuery>,
-) -> Result<Json<Resource>, ApiError> {
+) -> Result<Json<ResourceBody>, ApiError> {
     show(caller.context(), &path.key(&caller, query.tenant.as_deref())?).await
 }
 
 /// Shows a resource that is there.
-pub async fn show(context: &Context, key: &ResourceKey) -> Result<Json<Resource>, ApiError> {
+pub async fn show(context: &Context, key: &ResourceKey) -> Result<Json<ResourceBody>, ApiError> {
     let seen = see(context, key).await?;
-    Ok(Json(Resource { epoch: Some(seen.epoch), ..shown(&seen) }))
+    Ok(Json(ResourceBody { epoch: Some(seen.epoch), ..shown(&seen) }))
 }
 
 /// Declares a resource, or replaces its declaration.
@@ -173,8 +173,8 @@ pub async fn show(context: &Context, key: &ResourceKey) -> Result<Json<Resource>
     put, path = paths::RESOURCE, tag = "resources", operation_id = "put_resource",
     params(ResourcePath, TenantQuery), request_body = PutResource,
     responses(
-        (status = 200, description = "It existed, and its declaration was replaced", body = Resource),
-        (status = 201, description = "It was created", body = Resource),
+        (status = 200, description = "It existed, and its declaration was replaced", body = ResourceBody),
+        (status = 201, description = "It was created", body = ResourceBody),
     )
 )]
 async fn put(
@@ -182,7 +182,7 @@ async fn put(
     NamePath(path): NamePath<ResourcePath>,
     Params(query): Params<TenantQuery>,
     Body(body): Body<PutResource>,
-) -> Result<(StatusCode, Json<Resource>), ApiError> {
+) -> Result<(StatusCode, Json<ResourceBody>), ApiError> {
     let context = caller.context();
     let key = path.key(&caller, query.tenant.as_deref())?;
     let (_, created) = context.declare(key.clone(), body.declaration()?, false).await?;
@@ -238,8 +238,8 @@ async fn get_lease(
     post, path = paths::RESOURCE_LEASE, tag = "resources", operation_id = "acquire_resource",
     params(ResourcePath, TenantQuery), request_body = AcquireResource,
     responses(
-        (status = 200, description = "It had already been granted to the same request id", body = Grant),
-        (status = 201, description = "It was granted", body = Grant),
+        (status = 200, description = "It had already been granted to the same request id", body = GrantBody),
+        (status = 201, description = "It was granted", body = GrantBody),
         (status = 404, description = "There is no such session"),
         (status = 409, description = "It is held by someone else, or held back"),
     )
@@ -249,7 +249,7 @@ async fn acquire(
     NamePath(path): NamePath<ResourcePath>,
     Params(query): Params<TenantQuery>,
     Body(body): Body<AcquireResource>,
-) -> Result<(StatusCode, Json<Grant>), ApiError> {
+) -> Result<(StatusCode, Json<GrantBody>), ApiError> {
     let key = path.key(&caller, query.tenant.as_deref())?;
     hold(caller.context(), key, &body).await
 }
@@ -259,14 +259,14 @@ pub async fn hold(
     context: &Context,
     key: ResourceKey,
     body: &AcquireResource,
-) -> Result<(StatusCode, Json<Grant>), ApiError> {
+) -> Result<(StatusCode, Json<GrantBody>), ApiError> {
     let (asked, wait) = (body.terms()?, body.wait()?);
     context.check_resource_quota(&key).await?;
     let lease = new_lease_id(&key);
     let ask = asked.acquire(key, lease, Undeclared::Allow);
     let grant = context.acquire(ask, wait).await?;
     let status = if grant.repeated { StatusCode::OK } else { StatusCode::CREATED };
-    Ok((status, Json(Grant::of(&grant, context.engine().clock_slack_ms()))))
+    Ok((status, Json(GrantBody::of(&grant, context.engine().clock_slack_ms()))))
 }
 
 /// Releases the lease on a resource.
@@ -304,7 +304,7 @@ pub async fn let_go(
     post, path = paths::RESOURCE_LEASE_RENEW, tag = "resources", operation_id = "renew_resource",
     params(ResourcePath, TenantQuery), request_body = RenewResource,
     responses(
-        (status = 200, description = "It was renewed", body = Grant),
+        (status = 200, description = "It was renewed", body = GrantBody),
         (status = 404, description = "There is no such resource, lease or session"),
         (status = 409, description = "The lease was lost, or is held by someone else"),
     )
@@ -314,7 +314,7 @@ async fn renew(
     NamePath(path): NamePath<ResourcePath>,
     Params(query): Params<TenantQuery>,
     Body(body): Body<RenewResource>,
-) -> Result<Json<Grant>, ApiError> {
+) -> Result<Json<GrantBody>, ApiError> {
     keep(caller.context(), path.key(&caller, query.tenant.as_deref())?, &body).await
 }
 
@@ -323,10 +323,10 @@ pub async fn keep(
     context: &Context,
     key: ResourceKey,
     body: &RenewResource,
-) -> Result<Json<Grant>, ApiError> {
+) -> Result<Json<GrantBody>, ApiError> {
     let claim = on_resource(context, &key, body.claim(key.clone())?).await?;
     let grant = context.renew(claim, body.ttl_ms()?, None).await?;
-    Ok(Json(Grant::of(&grant, context.engine().clock_slack_ms())))
+    Ok(Json(GrantBody::of(&grant, context.engine().clock_slack_ms())))
 }
 
 /// Revokes a lease. The resource is held back until the old deadline, unless the old holder is known to be fenced off.

@@ -9,7 +9,7 @@ use solehold_api::{
     document::read,
     field::{self, Faults},
     kind,
-    leases::Lease,
+    leases::LeaseBody,
     limits::{CAPACITY_MIN, PAGE_SIZE_MAX},
     page::{self, PageQuery},
     paths,
@@ -251,7 +251,7 @@ async fn by_session(
         epoch: Some(cursor.epoch),
         revision: set.revision.0,
         sealed_cursor: context.engine().seal(cursor),
-        leases: set.lasting(&view).map(|lease| Lease::of(&lease, set.revision)).collect(),
+        leases: set.lasting(&view).map(|lease| LeaseBody::of(&lease, set.revision)).collect(),
     }))
 }
 
@@ -280,7 +280,7 @@ async fn by_name(
         epoch: Some(context.engine().cursor().epoch),
         revision,
         sealed_cursor: None,
-        leases: leases.iter().map(|lease| Lease::of(lease, Revision(revision))).collect(),
+        leases: leases.iter().map(|lease| LeaseBody::of(lease, Revision(revision))).collect(),
     }))
 }
 
@@ -413,7 +413,7 @@ async fn assignments(
     let mut assignments = planned.assignments(&key.name, &leases, |key| context.caller().may_see(key));
     assignments.assigned_cameras =
         found.state.holder(&key).and_then(|holder| cameras_of(holder, leases.iter()));
-    assignments.leases = leases.iter().map(|lease| Lease::of(lease, Revision(revision))).collect();
+    assignments.leases = leases.iter().map(|lease| LeaseBody::of(lease, Revision(revision))).collect();
     assignments.revision = revision;
     Ok(Json(assignments))
 }

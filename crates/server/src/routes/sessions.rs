@@ -7,7 +7,7 @@ use solehold_api::{
     limits::SEALED_CURSOR_BYTES_MAX,
     paths,
     problem::{ErrorCode, Problem},
-    sessions::{ClosedSession, HeartbeatSession, OpenSession, Session},
+    sessions::{ClosedSession, HeartbeatSession, OpenSession, SessionBody},
 };
 use solehold_core::{
     command::{self, Command, Footprint},
@@ -65,15 +65,15 @@ pub async fn witness(context: &Context, sealed_cursor: Option<&str>) -> Result<(
 }
 
 /// A session with everything attached to it.
-async fn shown(context: &Context, view: &SessionView) -> Result<Session, ApiError> {
+async fn shown(context: &Context, view: &SessionView) -> Result<SessionBody, ApiError> {
     let set = lease_set(context, view).await?;
     let leases: Vec<_> = set.lasting(view).collect();
     let (slack_ms, cursor) = (context.engine().clock_slack_ms(), context.engine().cursor());
-    Ok(Session {
+    Ok(SessionBody {
         epoch: Some(cursor.epoch),
         revision: set.revision.0,
         sealed_cursor: context.engine().seal(cursor),
-        ..Session::of(&view.session, &leases, set.lasting_pending(view), view.now, slack_ms)
+        ..SessionBody::of(&view.session, &leases, set.lasting_pending(view), view.now, slack_ms)
     })
 }
 
@@ -83,7 +83,7 @@ async fn shown(context: &Context, view: &SessionView) -> Result<Session, ApiErro
     post, path = paths::SESSIONS, tag = "sessions", operation_id = "open_session",
     params(TenantQuery, ChosenSession), request_body = OpenSession,
     responses(
-        (status = 201, description = "It was opened", body = Session),
+        (status = 201, description = "It was opened", body = SessionBody),
         (status = 409, description = "The session to be replaced belongs to another holder"),
     )
 )]
@@ -92,7 +92,7 @@ async fn open(
     Params(query): Params<TenantQuery>,
     chosen: ChosenSession,
     Body(body): Body<OpenSession>,
-) -> Result<(StatusCode, Json<Session>), ApiError> {
+) -> Result<(StatusCode, Json<SessionBody>), ApiError> {
     let context = caller.context();
     let tenant = caller.tenant(query.tenant.as_deref())?;
     let asked = body.terms()?;
@@ -117,7 +117,7 @@ async fn open(
     put, path = paths::SESSION_HEARTBEAT, tag = "sessions", operation_id = "heartbeat_session",
     params(("id" = String, Path, description = "The session"), TenantQuery), request_body = HeartbeatSession,
     responses(
-        (status = 200, description = "The session was renewed, with everything attached to it", body = Session),
+        (status = 200, description = "The session was renewed, with everything attached to it", body = SessionBody),
         (status = 404, description = "There is no such session, or it is over or superseded"),
     )
 )]
@@ -126,7 +126,7 @@ async fn heartbeat(
     NamePath(id): NamePath<String>,
     Params(query): Params<TenantQuery>,
     Body(body): Body<HeartbeatSession>,
-) -> Result<Json<Session>, ApiError> {
+) -> Result<Json<SessionBody>, ApiError> {
     let context = caller.context();
     let (id, metrics) = (session_id(&id)?, body.metrics()?);
     let tenant = context.tenant_of(query.tenant.as_deref(), Named::Session(id)).await?;
@@ -168,7 +168,7 @@ async fn news(caller: Caller<role::Runner>, Body(body): Body<AskNews>) -> Result
     get, path = paths::SESSION, tag = "sessions", operation_id = "get_session",
     params(("id" = String, Path, description = "The session"), TenantQuery),
     responses(
-        (status = 200, description = "The session", body = Session),
+        (status = 200, description = "The session", body = SessionBody),
         (status = 404, description = "There is no such session, or it is over"),
     )
 )]
@@ -176,7 +176,7 @@ async fn get(
     caller: Caller<role::Reader>,
     NamePath(id): NamePath<String>,
     Params(query): Params<TenantQuery>,
-) -> Result<Json<Session>, ApiError> {
+) -> Result<Json<SessionBody>, ApiError> {
     let context = caller.context();
     let session = session_id(&id)?;
     let tenant = context.tenant_of(query.tenant.as_deref(), Named::Session(session)).await?;

@@ -10,18 +10,18 @@ fn acquires(actions: &[Action]) -> bool {
     actions.iter().any(|action| matches!(action, Action::Acquire(_)))
 }
 
-fn renewed(session: u64, leases: &[(&str, u64)]) -> Event {
+fn renewed(session: u64, leases: &[(&str, u64)]) -> Input {
     let leases = leases.iter().map(|(key, until)| (camera(key), at(*until))).collect();
-    Event::Renewed { session: at(session), leases }
+    Input::Renewed { session: at(session), leases }
 }
 
-fn lost(key: &str, until: u64) -> Event {
-    Event::Lost { resource: camera(key), why: "it was ended by someone else".into(), until: at(until) }
+fn lost(key: &str, until: u64) -> Input {
+    Input::Lost { resource: camera(key), why: "it was ended by someone else".into(), until: at(until) }
 }
 
 /// An answer of the server's.
-fn answer(acquire: &[&str], keep: &[&str]) -> Event {
-    Event::Assigned {
+fn answer(acquire: &[&str], keep: &[&str]) -> Input {
+    Input::Assigned {
         acquire: acquire.iter().map(|key| (camera(key), Want::Free)).collect(),
         keep: keep.iter().map(|key| camera(key)).collect(),
         release: BTreeSet::new(),
@@ -53,11 +53,11 @@ impl World {
 fn a_lease_that_was_lost_before_it_was_taken_up_is_not_worked_on() {
     let mut world = World::new(1, 1);
     world.want(&["a"]);
-    let actions = world.does(Event::GrantedInVain { resource: camera("a"), why: "revoked".into() });
+    let actions = world.does(Input::GrantedInVain { resource: camera("a"), why: "revoked".into() });
     assert_eq!((released(&actions), started(&actions)), (vec!["camera/a".to_owned()], false));
     assert!(world.machine.workers().is_empty());
-    world.does(Event::Released(camera("a")));
-    assert!(acquires(&world.after(10, Event::Tick)), "it is still wanted");
+    world.does(Input::Released(camera("a")));
+    assert!(acquires(&world.after(10, Input::Tick)), "it is still wanted");
 }
 
 #[test]
@@ -93,8 +93,8 @@ fn a_resource_that_was_deleted_is_not_taken_up_again() {
         };
         assert_eq!(released(&world.drained(&id.expect("revoked"))), ["camera/a"]);
         world.ends(1);
-        let mut later = world.does(Event::Released(camera("a")));
-        later.extend(world.after(100, Event::Tick));
+        let mut later = world.does(Input::Released(camera("a")));
+        later.extend(world.after(100, Input::Tick));
         assert!(!acquires(&later), "{is_answer_first}: {later:?}");
         assert_eq!(world.machine.due(), None);
         assert!(acquires(&world.does(answer(&["a"], &[]))), "it was declared again");
@@ -106,15 +106,15 @@ fn a_resource_that_a_plain_process_was_given_while_it_started_is_worked_on() {
     let mut world = World::new(1, 2);
     world.want(&["a", "b"]);
     world.grant("a", 1);
-    assert_eq!(world.after(5, Event::Tick), []);
+    assert_eq!(world.after(5, Input::Tick), []);
     assert_eq!(world.grant("b", 2), [], "it may still connect");
     assert_eq!(world.machine.due(), Some(at(30)));
-    let plain = world.after(25, Event::Tick);
+    let plain = world.after(25, Input::Tick);
     assert!(matches!(&plain[..], [Action::Stop { worker: 1, .. }]), "{plain:?}");
     let again = world.ends(1);
     let [Action::Start { assignments, .. }] = again.as_slice() else { panic!("{again:?}") };
     assert_eq!(assignments.len(), 2);
-    assert_eq!(world.after(60, Event::Tick), [], "it has all that there is");
+    assert_eq!(world.after(60, Input::Tick), [], "it has all that there is");
 }
 
 #[test]
@@ -128,7 +128,7 @@ fn starts_that_come_too_late_are_no_crashes() {
     let ended = world.news(1, 1, News::Ended(JobEnd::Lost(Some(143))));
     assert!(!started(&ended), "there is no time left for a run: {ended:?}");
     assert_eq!(world.machine.due(), None, "it waits for a renewal, and not for a time");
-    assert_eq!(world.after(1, Event::Tick), []);
+    assert_eq!(world.after(1, Input::Tick), []);
     let renewed = world.does(renewed(60, &[("a", 60)]));
     assert!(started(&renewed), "{renewed:?}");
     // The keeper was late, and refused.
@@ -146,9 +146,9 @@ fn a_hand_over_that_has_lapsed_leaves_the_work_here() {
         let mut world = World::speaking(1, 1);
         let id = revoked(&world.does(asked_for("a", None, 5))).expect("asked");
         if is_called_off {
-            world.does(Event::CalledOff(camera("a")));
+            world.does(Input::CalledOff(camera("a")));
         } else {
-            world.after(5, Event::Tick);
+            world.after(5, Input::Tick);
         }
         let line = json!({"type": "drained", "id": id, "state": {"frame": 9}}).to_string();
         let done = world.says(1, 1, &line);
@@ -167,7 +167,7 @@ fn a_hand_over_that_has_lapsed_leaves_the_work_here() {
     plain.want(&["a"]);
     plain.grant("a", 7);
     plain.does(asked_for("a", None, 5));
-    plain.after(6, Event::Tick);
+    plain.after(6, Input::Tick);
     let ended = plain.ends(1);
     assert_eq!((released(&ended).len(), started(&ended)), (0, true), "{ended:?}");
 }
@@ -177,12 +177,12 @@ fn a_hand_over_that_has_lapsed_keeps_nothing_that_is_not_wanted() {
     let mut world = World::speaking(1, 1);
     let id = revoked(&world.does(asked_for("a", None, 5))).expect("asked");
     world.want(&[]);
-    world.after(6, Event::Tick);
+    world.after(6, Input::Tick);
     assert_eq!(released(&world.drained(&id)), ["camera/a"]);
     let mut world = World::speaking(1, 1);
     let id = revoked(&world.does(asked_for("a", None, 5))).expect("asked");
     world.after(4, lost("a", 10));
-    world.after(2, Event::Tick);
+    world.after(2, Input::Tick);
     assert_eq!(released(&world.drained(&id)), ["camera/a"]);
 }
 
@@ -194,18 +194,18 @@ fn the_end_of_the_drain_budget_releases_nothing_that_may_still_be_worked_on() {
     // It is stopped for another reason, and has longer for it than the drain leaves.
     let stopped = world.want(&[]);
     assert!(matches!(&stopped[..], [Action::Stop { grace, .. }] if *grace == Duration::from_secs(30)));
-    let draining = world.does(Event::Drain);
+    let draining = world.does(Input::Drain);
     assert!(
         matches!(&draining[..], [Action::Stop { grace, .. }] if *grace == Duration::from_secs(18)),
         "it is killed while there is time to prove it: {draining:?}"
     );
-    assert_eq!(world.after(20, Event::Tick), [Action::Finish], "and nothing is released without the proof");
+    assert_eq!(world.after(20, Input::Tick), [Action::Finish], "and nothing is released without the proof");
 }
 
 #[test]
 fn what_no_worker_works_on_is_released_at_once_by_a_drain() {
     let mut world = World::assigned_and_speaking();
-    world.does(Event::Drain);
+    world.does(Input::Drain);
     let crashed = world.news(1, 1, News::Ended(JobEnd::Exited(1)));
     assert_eq!((released(&crashed), started(&crashed)), (vec!["camera/a".to_owned()], false));
 }
@@ -217,11 +217,11 @@ fn what_workers_failed_at_is_left_to_others_for_a_while_also_if_the_server_assig
     let crash = |world: &mut World, run| world.news(1, run, News::Ended(JobEnd::Exited(1)));
     crash(&mut world, 1);
     crash(&mut world, 2);
-    world.after(2, Event::Tick);
+    world.after(2, Input::Tick);
     assert_eq!(released(&crash(&mut world, 3)), ["camera/a"]);
-    world.does(Event::Released(camera("a")));
+    world.does(Input::Released(camera("a")));
     assert_eq!(world.does(answer(&["a"], &[])), [], "others may try first");
-    assert!(acquires(&world.after(60, Event::Tick)));
+    assert!(acquires(&world.after(60, Input::Tick)));
 }
 
 #[test]
@@ -231,8 +231,8 @@ fn what_is_lost_is_asked_for_again_only_when_the_server_says_so() {
     let id = revoked(&world.does(lost("a", 5))).expect("revoked");
     world.drained(&id);
     world.ends(1);
-    let mut later = world.does(Event::Released(camera("a")));
-    later.extend(world.after(100, Event::Tick));
+    let mut later = world.does(Input::Released(camera("a")));
+    later.extend(world.after(100, Input::Tick));
     assert!(!acquires(&later), "{later:?}");
     assert!(acquires(&world.does(answer(&["a"], &[]))));
 }

@@ -73,8 +73,8 @@ struct Scene {
     now: u64,
     speaks: bool,
     tokens: u64,
-    asked: Vec<Resource>,
-    releasing: Vec<Resource>,
+    asked: Vec<ResourceName>,
+    releasing: Vec<ResourceName>,
     processes: BTreeMap<WorkerId, Process>,
 }
 
@@ -90,7 +90,7 @@ impl Scene {
         Self { machine, now: 0, speaks, tokens: 0, asked, releasing, processes }
     }
 
-    fn tell(&mut self, event: Event) {
+    fn tell(&mut self, event: Input) {
         for action in self.machine.handle(at(self.now), UNIT, event) {
             self.act(action);
         }
@@ -131,12 +131,12 @@ impl Scene {
 
     fn of_worker(&mut self, id: WorkerId, news: News) {
         let Some(run) = self.processes.get(&id).map(|process| process.run) else { return };
-        self.tell(Event::Worker { id, run, news });
+        self.tell(Input::Worker { id, run, news });
     }
 
     fn ends(&mut self, id: WorkerId, end: JobEnd) {
         let Some(process) = self.processes.remove(&id) else { return };
-        self.tell(Event::Worker { id, run: process.run, news: News::Ended(end) });
+        self.tell(Input::Worker { id, run: process.run, news: News::Ended(end) });
     }
 
     fn connect(&mut self, id: WorkerId) {
@@ -154,10 +154,10 @@ impl Scene {
         self.of_worker(id, News::Said(FromWorker::Drained { id: id_asked, state: None }));
     }
 
-    fn answer(&mut self, resource: Resource, is_won: bool) {
+    fn answer(&mut self, resource: ResourceName, is_won: bool) {
         self.asked.retain(|asked| *asked != resource);
         if !is_won {
-            return self.tell(Event::NotGranted { resource, retry_after: None });
+            return self.tell(Input::NotGranted { resource, retry_after: None });
         }
         self.tokens += 1;
         let granted = Granted {
@@ -168,17 +168,17 @@ impl Scene {
             config: None,
             trusted_until: at(self.now + 60),
         };
-        self.tell(Event::Granted { resource, granted });
+        self.tell(Input::Granted { resource, granted });
     }
 
-    fn held(&self) -> Vec<Resource> {
-        self.machine.those(|slot| matches!(slot.lease, Lease::Held(_)))
+    fn held(&self) -> Vec<ResourceName> {
+        self.machine.those(|slot| matches!(slot.lease, LeaseState::Held(_)))
     }
 
     fn renew(&mut self, by: u64) {
         let until = at(self.now + by);
         let leases = self.held().into_iter().map(|resource| (resource, until)).collect();
-        self.tell(Event::Renewed { session: until, leases });
+        self.tell(Input::Renewed { session: until, leases });
     }
 
     fn apply(&mut self, step: Step) {
@@ -186,10 +186,10 @@ impl Scene {
             |keys: BTreeSet<usize>| keys.into_iter().map(|n| (camera(KEYS[n]), Want::Free)).collect();
         let ids: Vec<WorkerId> = self.processes.keys().copied().collect();
         match step {
-            Step::Want(keys) => self.tell(Event::Wanted(wanted(keys))),
+            Step::Want(keys) => self.tell(Input::Wanted(wanted(keys))),
             Step::Assign(keys) => {
                 let (keep, release) = (BTreeSet::new(), BTreeSet::new());
-                self.tell(Event::Assigned { acquire: wanted(keys), keep, release });
+                self.tell(Input::Assigned { acquire: wanted(keys), keep, release });
             }
             Step::Answer(n, is_won) => {
                 nth(self.asked.clone(), n).into_iter().for_each(|asked| self.answer(asked, is_won));
@@ -197,7 +197,7 @@ impl Scene {
             Step::Release(n) => {
                 if let Some(resource) = nth(self.releasing.clone(), n) {
                     self.releasing.retain(|releasing| *releasing != resource);
-                    self.tell(Event::Released(resource));
+                    self.tell(Input::Released(resource));
                 }
             }
             Step::Connect(n) => nth(ids, n).into_iter().for_each(|id| self.connect(id)),
@@ -215,33 +215,33 @@ impl Scene {
             }
             Step::Lose(n) => {
                 if let Some(resource) = nth(self.held(), n) {
-                    self.tell(Event::Lost { resource, why: "lost".into(), until: at(self.now + 3) });
+                    self.tell(Input::Lost { resource, why: "lost".into(), until: at(self.now + 3) });
                 }
             }
             Step::WinBack(n) => {
                 if let Some(resource) = nth(self.held(), n) {
                     self.tokens += 1;
                     let (token, lease_id) = (self.tokens, Uuid::from_u128(self.tokens.into()));
-                    self.tell(Event::WonBack { resource, token, lease_id });
+                    self.tell(Input::WonBack { resource, token, lease_id });
                 }
             }
             Step::Ask(n, within) => {
                 let until = at(self.now + within);
                 if let Some(resource) = nth(self.held(), n) {
-                    self.tell(Event::Asked { resource, id: None, why: "moved".into(), until });
+                    self.tell(Input::Asked { resource, id: None, why: "moved".into(), until });
                 }
             }
-            Step::CallOff(n) => self.tell(Event::CalledOff(camera(KEYS[n % KEYS.len()]))),
+            Step::CallOff(n) => self.tell(Input::CalledOff(camera(KEYS[n % KEYS.len()]))),
             Step::Find(n) => {
                 let resource = camera(KEYS[n % KEYS.len()]);
                 if !self.machine.is_busy_with(&resource) {
-                    self.tell(Event::Found(resource));
+                    self.tell(Input::Found(resource));
                 }
             }
             Step::Renew(by) => self.renew(by),
             Step::Pass(by) => {
                 self.now += by;
-                self.tell(Event::Tick);
+                self.tell(Input::Tick);
             }
         }
     }
@@ -250,7 +250,7 @@ impl Scene {
     fn round(&mut self) {
         self.renew(60);
         for resource in std::mem::take(&mut self.releasing) {
-            self.tell(Event::Released(resource));
+            self.tell(Input::Released(resource));
         }
         for resource in self.asked.clone() {
             self.answer(resource, true);
@@ -269,7 +269,7 @@ impl Scene {
         }
         let due_ms = self.machine.due().map_or(0, |due| due.since(at(0)).as_millis() as u64);
         self.now = (self.now + 1).max((due_ms / 1_000).min(self.now + 30));
-        self.tell(Event::Tick);
+        self.tell(Input::Tick);
     }
 
     fn idle(&self) -> Vec<String> {

@@ -15,6 +15,9 @@ mod envelope;
 mod rabbitmq;
 mod redis;
 
+#[doc(hidden)] // for the fuzz targets
+pub use self::envelope::report;
+
 use std::{fmt, fs, path::PathBuf, time::Duration};
 
 use async_trait::async_trait;

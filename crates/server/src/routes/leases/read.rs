@@ -3,7 +3,7 @@
 use serde::Deserialize;
 use solehold_api::{
     field, kind,
-    leases::{Envelope, Lease, LeaseHistory, LeaseList, LeaseQuery},
+    leases::{Envelope, LeaseBody, LeaseHistory, LeaseList, LeaseQuery},
     limits::PAGE_SIZE_MAX,
     page::{HistoryQuery, PageCursor, PageQuery},
     paths,
@@ -66,16 +66,16 @@ async fn get(
 }
 
 /// A lease that is active or pending.
-async fn held(context: &Context, tenant: &Name, id: LeaseId) -> Result<Option<Lease>, ApiError> {
+async fn held(context: &Context, tenant: &Name, id: LeaseId) -> Result<Option<LeaseBody>, ApiError> {
     let loaded = context.engine().load(&Footprint { leases: vec![id], ..Default::default() }).await?;
     let key = loaded.state.resource_of(id).filter(|key| key.tenant == *tenant);
     key.map_or(Ok(()), |key| context.caller().must_see(key))?;
     let Some(seen) = key.and_then(|key| ResourceView::of(&loaded, key)) else { return Ok(None) };
     let revision = loaded.cursor.revision;
     if let Some(pending) = seen.resource.pending.as_ref().filter(|pending| pending.id == id) {
-        return Ok(Some(Lease::pending(&seen.resource, pending, seen.now, revision)));
+        return Ok(Some(LeaseBody::pending(&seen.resource, pending, seen.now, revision)));
     }
-    Ok(seen.live().filter(|lease| lease.lease.id == id).map(|lease| Lease::of(lease, revision)))
+    Ok(seen.live().filter(|lease| lease.lease.id == id).map(|lease| LeaseBody::of(lease, revision)))
 }
 
 fn by_id(tenant: &Name, id: LeaseId) -> Claim {
@@ -153,7 +153,7 @@ async fn of_camera(
     let loaded = caller.context().engine().resource(&key).await?;
     let seen = ResourceView::of(&loaded, &key);
     match seen.as_ref().and_then(ResourceView::live) {
-        Some(lease) => Ok(Json(Envelope::held(Lease::of(lease, loaded.cursor.revision)))),
+        Some(lease) => Ok(Json(Envelope::held(LeaseBody::of(lease, loaded.cursor.revision)))),
         None => Err(nobody_holds(caller.context(), &key).await?.into()),
     }
 }
@@ -199,9 +199,9 @@ fn shown(found: &ResourcePage, next: Option<PageCursor>, status: LeaseStatus) ->
     let revision = found.loaded.cursor.revision;
     let lease = |seen: ResourceView| match (status, &seen.resource.pending) {
         (LeaseStatus::Pending, Some(pending)) if seen.now < pending.deadline => {
-            Some(Lease::pending(&seen.resource, pending, seen.now, revision))
+            Some(LeaseBody::pending(&seen.resource, pending, seen.now, revision))
         }
-        _ => seen.lease.filter(|lease| lease.status == status).map(|lease| Lease::of(&lease, revision)),
+        _ => seen.lease.filter(|lease| lease.status == status).map(|lease| LeaseBody::of(&lease, revision)),
     };
     let leases = ResourceView::all(found).filter_map(lease).collect();
     LeaseList { leases, next, cursor: wire_cursor(found.loaded.cursor) }

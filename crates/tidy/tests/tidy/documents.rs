@@ -66,7 +66,11 @@ fn named_paths_exist() {
 fn links_lead_somewhere() {
     let dead = |document: Document| {
         let folder = repository().join(&document.path).parent().expect("a file has a folder").to_owned();
-        let found = dead_links(&document.text, |target| folder.join(target).exists());
+        let mut found = dead_links(&document.text, |target| folder.join(target).exists());
+        found.extend(dead_anchors(&document.text, |target| match target {
+            "" => Some(document.text.clone()),
+            target => fs::read_to_string(folder.join(target)).ok(),
+        }));
         (document.path, found)
     };
     report(documents(&[".md"]).into_iter().map(dead));
@@ -106,7 +110,7 @@ fn prose_wraps() {
 fn former_systems_are_in_origins_only() {
     let documents =
         documents(&[".rs", ".py", ".sql", ".md", ".json", ".toml", ".sh", ".yaml", "Makefile"]).into_iter();
-    let documents = documents.filter(|document| !document.path.starts_with("crates/cli/tests/tidy/"));
+    let documents = documents.filter(|document| !document.path.starts_with("crates/tidy/tests/tidy/"));
     let documents = documents.filter(|document| document.path != "docs/origins.md");
     report(documents.map(|document| (document.path, former_systems(&document.text))));
 }
@@ -189,7 +193,8 @@ fn missing_tests(protocol: &str, read: impl Fn(&str) -> Option<String>) -> Found
 }
 
 fn missing_paths(text: &str, exists: impl Fn(&str) -> bool) -> Found {
-    const FOLDERS: [&str; 7] = ["bench/", "clients/", "crates/", "docs/", "examples/", "scripts/", ".ci/"];
+    const FOLDERS: [&str; 8] =
+        ["bench/", "clients/", "crates/", "docs/", "examples/", "fuzz/", "scripts/", ".ci/"];
     let mut found = Found::new();
     for (number, line) in (1..).zip(text.lines()) {
         let paths = spans(line).filter(|span| FOLDERS.iter().any(|folder| span.starts_with(folder)));
@@ -200,18 +205,54 @@ fn missing_paths(text: &str, exists: impl Fn(&str) -> bool) -> Found {
 }
 
 fn dead_links(text: &str, exists: impl Fn(&str) -> bool) -> Found {
+    let local = links(text).into_iter().filter(|(_, target)| !target.starts_with('#'));
+    let paths = local.map(|(number, target)| (number, target.split('#').next().unwrap_or(target)));
+    let dead = paths.filter(|(_, path)| !exists(path));
+    dead.map(|(number, path)| (number, format!("{path} does not exist"))).collect()
+}
+
+/// Links to a heading that its page does not have. `read` returns the text of a page, and that of this one for "".
+fn dead_anchors(text: &str, read: impl Fn(&str) -> Option<String>) -> Found {
     let mut found = Found::new();
-    let mut in_code = false;
-    for (number, line) in (1..).zip(text.lines()) {
-        in_code ^= line.trim_start().starts_with("```");
-        let targets = line.split("](").skip(1).filter_map(|rest| Some(rest.split_once(')')?.0));
-        let local = targets.filter(|target| !in_code && !target.contains("://") && !target.starts_with('#'));
-        let paths = local.map(|target| target.split('#').next().unwrap_or(target));
-        found.extend(
-            paths.filter(|path| !exists(path)).map(|path| (number, format!("{path} does not exist"))),
-        );
+    for (number, target) in links(text) {
+        let Some((path, anchor)) = target.split_once('#') else { continue };
+        let is_page = path.is_empty() || path.ends_with(".md");
+        if is_page && read(path).is_some_and(|page| !anchors(&page).contains(anchor)) {
+            found.push((number, format!("{target}: the page has no such heading")));
+        }
     }
     found
+}
+
+/// The anchors of a page's headings: lower case, blanks as hyphens, without punctuation.
+fn anchors(page: &str) -> BTreeSet<String> {
+    let headings = prose_lines(page).into_iter().filter(|(_, line)| line.starts_with('#'));
+    let titles = headings.map(|(_, line)| line.trim_start_matches('#').trim().to_lowercase());
+    let kept = |c: &char| c.is_alphanumeric() || [' ', '-', '_'].contains(c);
+    titles.map(|title| title.chars().filter(kept).collect::<String>().replace(' ', "-")).collect()
+}
+
+/// The links to files of ours and to headings, each with its line.
+fn links(text: &str) -> Vec<(usize, &str)> {
+    let mut links = Vec::new();
+    for (number, line) in prose_lines(text) {
+        let targets = line.split("](").skip(1).filter_map(|rest| Some(rest.split_once(')')?.0));
+        links.extend(targets.filter(|target| !target.contains("://")).map(|target| (number, target)));
+    }
+    links
+}
+
+/// The lines outside blocks of code, with their numbers.
+fn prose_lines(text: &str) -> Vec<(usize, &str)> {
+    let mut in_code = false;
+    let mut lines = Vec::new();
+    for (number, line) in (1..).zip(text.lines()) {
+        in_code ^= line.trim_start().starts_with("```");
+        if !in_code {
+            lines.push((number, line));
+        }
+    }
+    lines
 }
 
 /// Whether a text has a link to a file of this name.
@@ -286,6 +327,11 @@ mod every_check_fires {
         assert_eq!(lines(missing_paths(text, exists)), [1, 3]);
         let text = "[a](crates/core#x) [b](none)\n[c](https://x.org/none) [d](#here)\n```\n[e](none)\n```\n[f](none.md#x)";
         assert_eq!(lines(dead_links(text, exists)), [1, 6]);
+        let page = |path: &str| {
+            ["", "a.md"].contains(&path).then(|| "# One `two`, three\n```\n# no\n```".to_owned())
+        };
+        let text = "[a](a.md#one-two-three) [b](#no)\n[c](a.md#four)\n[d](none.md#x) [e](a.rs#L1)";
+        assert_eq!(lines(dead_anchors(text, page)), [1, 2]);
         assert!(
             is_linked("see [it](guides/a.md#x) there", "a.md") && !is_linked("[a.md](guides/b-a.md)", "a.md")
         );

@@ -4,6 +4,7 @@
 //! strings and character literals blanked, so that nobody is blamed for words.
 
 mod documents;
+mod habits;
 mod names;
 mod workspace;
 
@@ -322,7 +323,7 @@ fn block_comment_length(rest: &str) -> usize {
 fn repository() -> PathBuf {
     let package =
         std::env::var("CARGO_MANIFEST_DIR").unwrap_or_else(|_| env!("CARGO_MANIFEST_DIR").to_owned());
-    Path::new(&package).ancestors().nth(2).expect("crates/cli stands two levels below the root").to_owned()
+    Path::new(&package).ancestors().nth(2).expect("a crate stands two levels below the root").to_owned()
 }
 
 /// Every file of ours whose name ends in one of `endings`, in order; a folder named `target` or with a dot holds none.
