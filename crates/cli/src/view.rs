@@ -100,12 +100,10 @@ pub struct GrantView {
 
 impl From<resources::GrantBody> for GrantView {
     fn from(grant: resources::GrantBody) -> Self {
-        Self {
-            state: grant.state,
-            revision: grant.revision,
-            repeated: grant.repeated,
-            lease: grant.lease.into(),
-        }
+        let state = grant.state;
+        let revision = grant.revision;
+        let repeated = grant.repeated;
+        Self { lease: grant.lease.into(), state, revision, repeated }
     }
 }
 
