@@ -59,13 +59,14 @@ impl Task {
     /// Connects. The hand-written statements are prepared; ours never are.
     pub async fn new(url: &str, name: &str, way: Way) -> Result<Self> {
         let client = crate::queue::connect(url).await?;
-        let hand_written = match way.is_hand_written() {
-            true => Some([
+        let hand_written = if way.is_hand_written() {
+            Some([
                 client.prepare(HAND_WRITTEN_CLAIM).await?,
                 client.prepare(HAND_WRITTEN_TRANSITION).await?,
                 client.prepare(HAND_WRITTEN_TRANSITION_ALL).await?,
-            ]),
-            false => None,
+            ])
+        } else {
+            None
         };
         Ok(Self { client, owner: Owner::new(name)?, way, hand_written })
     }

@@ -9,7 +9,7 @@
 // A build without some features has helpers that only their commands use.
 #![cfg_attr(
     not(all(feature = "agent", feature = "gate", feature = "postgres")),
-    allow(dead_code, reason = "used by commands that this build lacks")
+    allow(dead_code, unused_imports, reason = "used by commands that this build lacks")
 )]
 
 mod args;

@@ -175,7 +175,8 @@ async fn moved(from: &Path, to: &[&str], start: impl AsyncFn() -> Result<Solehol
 
 #[tokio::test]
 async fn everything_moves_from_folder_to_folder() -> Result<()> {
-    let (from, to) = (TempDir::new()?, TempDir::new()?);
+    let from = TempDir::new()?;
+    let to = TempDir::new()?;
     let target = to.path().to_str().context("UTF-8")?;
     moved(from.path(), &["--data-dir", target], async || server().data_dir(to.path()).start().await).await
 }
@@ -189,7 +190,8 @@ async fn everything_moves_from_folder_to_postgres() -> Result<()> {
 
 #[tokio::test]
 async fn everything_moves_through_servers() -> Result<()> {
-    let (old, new) = (server().start().await?, server().start().await?);
+    let old = server().start().await?;
+    let new = server().start().await?;
     let last = furnish(&old).await?;
     let before = shown(&old).await?;
     let (export, import) = pipe(&["--server", old.url()], &["--server", new.url()]).await?;

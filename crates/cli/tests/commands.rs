@@ -428,8 +428,8 @@ async fn long_lists_come_whole_and_a_reader_may_leave() -> Result<()> {
             server.url()
         );
         let output = tokio::process::Command::new("bash").args(["-c", &shell]).output().await?;
-        let (stdout, stderr) =
-            (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        let stdout = String::from_utf8_lossy(&output.stdout);
+        let stderr = String::from_utf8_lossy(&output.stderr);
         assert!(stdout.ends_with("[0]\n") && stderr.is_empty(), "{arguments}: {stdout} {stderr}");
     }
     Ok(())

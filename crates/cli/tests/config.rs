@@ -67,8 +67,8 @@ async fn a_bad_file_is_told_with_its_line() -> Result<()> {
             ran.stderr
         );
     }
-    let (short, hook) =
-        (write(folder.path(), "short", "hunter2\n")?, "webhook: {url: http://h, secret_file:");
+    let short = write(folder.path(), "short", "hunter2\n")?;
+    let hook = "webhook: {url: http://h, secret_file:";
     for (relays, words) in [
         (format!("[{{name: a, {hook} {short}}}}}]"), "has 7 bytes; it needs 32 or more".to_owned()),
         (format!("[{{name: a, {hook} /no/such}}}}]"), "relay a: cannot read /no/such".to_owned()),

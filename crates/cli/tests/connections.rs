@@ -82,8 +82,8 @@ async fn a_command_that_asks_no_server_refuses_to_be_given_one() -> Result<()> {
 #[tokio::test]
 async fn the_next_server_is_asked_when_one_is_gone() -> Result<()> {
     let database = Postgres::shared().await?.create_database("connections").await?;
-    let (first, second) =
-        (server().engine(&database).start().await?, server().engine(&database).start().await?);
+    let first = server().engine(&database).start().await?;
+    let second = server().engine(&database).start().await?;
     let servers = format!("{},{}", address(&first)?, address(&second)?);
     let mut watch = command(["watch", "--json", "--limit", "2"]);
     let mut watch = watch.env("SOLEHOLD_SERVER", &servers).spawn()?;
@@ -158,7 +158,8 @@ async fn a_port_that_speaks_something_else_is_told() -> Result<()> {
     let folder = TempDir::new()?;
     let (tls, _) = homemade(&folder).await?;
     let plain = server().start().await?;
-    let (tls, plain) = (address(&tls)?, address(&plain)?);
+    let tls = address(&tls)?;
+    let plain = address(&plain)?;
     for (servers, words) in [
         (format!("https://{plain}"), format!("this port speaks plain HTTP; write http://{plain}")),
         (tls.to_owned(), format!("this port speaks TLS; write https://{tls}")),

@@ -52,7 +52,9 @@ impl Service {
     async fn serve(&self, stream: TcpStream) -> Result<()> {
         let mut stream = BufReader::new(stream);
         loop {
-            let (mut head, mut length, mut token) = (Vec::new(), 0, None::<u64>);
+            let mut head = Vec::new();
+            let mut length = 0;
+            let mut token = None::<u64>;
             loop {
                 let mut line = String::new();
                 anyhow::ensure!(stream.read_line(&mut line).await? > 0, "hung up");
@@ -213,7 +215,8 @@ async fn a_newer_request_stays_out_while_an_older_one_that_was_answered_504_stil
     let new = grant(&server, "two").await?;
     let refused = proxy.put("/", new).send().await?;
     let has_hint = refused.headers().contains_key("retry-after");
-    let (status, text) = (refused.status().as_u16(), refused.text().await?);
+    let status = refused.status().as_u16();
+    let text = refused.text().await?;
     assert!(status == 503 && has_hint, "{status} {text}; took effect: {:?}", service.effects());
     let expected = format!("the oldest has token {old}");
     assert!(text.contains("\"in_flight\"") && text.contains(&expected), "{text}");
@@ -338,7 +341,8 @@ async fn a_refusal_is_counted_and_logged_in_one_line() -> Result<()> {
     let server = server().engine("memory:").start().await?;
     let service = Service::start().await?;
     let proxy = Proxy::start(&server, &service.url, "--metrics-listen 127.0.0.1:0").await?;
-    let (old, new) = (grant(&server, "one").await?, grant(&server, "two").await?);
+    let old = grant(&server, "one").await?;
+    let new = grant(&server, "two").await?;
     assert_eq!(answer(proxy.put("/", new)).await?.0, 200);
     for _ in 0..3 {
         assert_eq!(problem(proxy.put("/a?secret=hunter2", old)).await?.0, 412);
@@ -399,7 +403,8 @@ async fn key(server: &Solehold, admin: Option<&str>, body: Value) -> Result<Stri
 #[tokio::test(flavor = "multi_thread")]
 async fn a_gate_whose_key_is_refused_does_not_fail_open() -> Result<()> {
     let server = server().engine("memory:").start().await?;
-    let (old, _new) = (grant(&server, "one").await?, grant(&server, "two").await?);
+    let old = grant(&server, "one").await?;
+    let _new = grant(&server, "two").await?;
     key(&server, None, json!({ "name": "admin", "role": "admin" })).await?;
     let service = Service::start().await?;
     for api_key in ["", "--api-key wrong"] {
@@ -426,7 +431,8 @@ async fn a_gate_whose_key_is_refused_does_not_fail_open() -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_resource_that_the_key_of_a_gate_is_not_for_opens_it_for_no_other() -> Result<()> {
     let server = server().engine("memory:").start().await?;
-    let (old, new) = (grant(&server, "one").await?, grant(&server, "two").await?);
+    let old = grant(&server, "one").await?;
+    let new = grant(&server, "two").await?;
     let admin = key(&server, None, json!({ "name": "admin", "role": "admin" })).await?;
     let scopes = json!([{ "kind": "scene", "key_prefix": "lob" }]);
     let limited = json!({ "name": "gate", "role": "reader", "only": scopes });

@@ -93,8 +93,8 @@ async fn the_function_refuses_an_old_token() -> Result<()> {
     assert_eq!(write("7", "first").await?, "done");
     assert_eq!(write("9", "second").await?, "done");
     assert_eq!(write("7", "late").await?, "SH412");
-    let (mine, other) =
-        ("9, '00000000-0000-0000-0000-00000000000a'", "9, '00000000-0000-0000-0000-00000000000b'");
+    let mine = "9, '00000000-0000-0000-0000-00000000000a'";
+    let other = "9, '00000000-0000-0000-0000-00000000000b'";
     assert_eq!(write(mine, "second").await?, "done");
     assert_eq!(write(other, "of another session").await?, "SH412");
     assert_eq!(write("0", "without a token").await?, "22023");

@@ -73,8 +73,8 @@ async fn a_misspelt_variable_is_warned_about_by_every_command() -> Result<()> {
 
 #[tokio::test]
 async fn the_short_help_is_about_the_command_and_the_long_one_has_the_rest() -> Result<()> {
-    let (short, long) =
-        (run(["lease", "renew", "-h"]).await?.good()?, run(["lease", "renew", "--help"]).await?.good()?);
+    let short = run(["lease", "renew", "-h"]).await?.good()?;
+    let long = run(["lease", "renew", "--help"]).await?.good()?;
     for option in ["--token", "--ttl"] {
         assert!(short.contains(option) && long.contains(option), "{option}");
     }
@@ -84,7 +84,8 @@ async fn the_short_help_is_about_the_command_and_the_long_one_has_the_rest() -> 
         assert!(long.contains(option), "{option} is not in\n{long}");
     }
     assert!(short.lines().count() < 20, "{short}");
-    let (short, long) = (run(["-h"]).await?.good()?, run(["--help"]).await?.good()?);
+    let short = run(["-h"]).await?.good()?;
+    let long = run(["--help"]).await?.good()?;
     assert!(!short.contains("Exit codes") && long.contains("Exit codes"), "{short}");
     Ok(())
 }

@@ -34,7 +34,8 @@ async fn check(place: &[&str]) -> Result<Ran> {
 #[tokio::test]
 async fn a_mistyped_folder_does_not_become_a_store() -> Result<()> {
     let folder = TempDir::new()?;
-    let (typo, real) = (folder.path().join("a/tpyo"), folder.path().join("real"));
+    let typo = folder.path().join("a/tpyo");
+    let real = folder.path().join("real");
     let place = ["--data-dir", text(&typo)?];
     for args in READERS {
         let refused = admin(args, &place).await?;

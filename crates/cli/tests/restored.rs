@@ -66,7 +66,8 @@ impl Holder {
         let url = format!("{}/api/v1/resources/job/{job}/lease", server.url());
         let body = json!({ "session_id": self.session, "holder": "ann" });
         let grant = self.http.post(url).json(&body).send().await?;
-        let (status, grant) = (grant.status(), grant.json::<Value>().await?);
+        let status = grant.status();
+        let grant = grant.json::<Value>().await?;
         assert_eq!(status, StatusCode::CREATED, "{grant}");
         grant["token"].as_u64().context("a token")
     }
@@ -119,7 +120,8 @@ async fn a_folder_put_back_in_place_gives_no_lease_or_token_again_once_a_holder_
     let (status, kept) = holder.heartbeat(&second, &json!({})).await?;
     assert_eq!(status, StatusCode::OK, "{kept}");
     assert_eq!(kept["leases"].as_array().map(Vec::len), Some(6), "{kept}");
-    let (sealed, epoch) = (kept["sealed_cursor"].as_str().context("a sealed cursor")?, epoch_of(&kept)?);
+    let sealed = kept["sealed_cursor"].as_str().context("a sealed cursor")?;
+    let epoch = epoch_of(&kept)?;
     second.terminate().await?;
     put_back(folder.path(), &backup)?;
 
@@ -161,7 +163,8 @@ async fn a_folder_put_back_in_place_gives_no_lease_or_token_again_once_a_holder_
 #[tokio::test]
 async fn a_copied_store_that_grants_nothing_yet_says_so_at_readyz_and_in_a_gauge() -> Result<()> {
     let folder = TempDir::new()?;
-    let (first, copy) = (folder.path().join("first"), folder.path().join("copy"));
+    let first = folder.path().join("first");
+    let copy = folder.path().join("copy");
     let server = server().data_dir(&first).start().await?;
     let holder = Holder::open(&server).await?;
     holder.acquire(&server, "a").await?;
@@ -195,7 +198,8 @@ async fn a_copied_store_that_grants_nothing_yet_says_so_at_readyz_and_in_a_gauge
 #[tokio::test]
 async fn the_first_line_of_a_restored_store_s_server_tells_the_true_bound_of_tokens() -> Result<()> {
     let folder = TempDir::new()?;
-    let (first, copy) = (folder.path().join("first"), folder.path().join("copy"));
+    let first = folder.path().join("first");
+    let copy = folder.path().join("copy");
     let server = server().data_dir(&first).start().await?;
     let holder = Holder::open(&server).await?;
     holder.acquire(&server, "a").await?;

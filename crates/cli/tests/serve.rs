@@ -210,7 +210,8 @@ async fn answered(stream: &mut TcpStream) -> Result<()> {
 
 #[tokio::test]
 async fn connections_do_not_take_the_files_that_the_store_needs() -> Result<()> {
-    let (one, two) = (TempDir::new()?, TempDir::new()?);
+    let one = TempDir::new()?;
+    let two = TempDir::new()?;
     // It may have more files than it has at first, and takes them.
     let (raised, address) = with_files("ulimit -S -n 64", &one).await?;
     let mut open = Vec::new();
@@ -254,7 +255,9 @@ async fn what_was_answered_survives_sigkill_amid_a_thousand_acquires() -> Result
     let http = reqwest::Client::builder().no_proxy().build()?;
     let mut acquires = JoinSet::new();
     for number in 0..1_000 {
-        let (http, url, answered) = (http.clone(), server.url().to_owned(), answered.clone());
+        let http = http.clone();
+        let url = server.url().to_owned();
+        let answered = answered.clone();
         acquires.spawn(async move {
             let got = acquire(&http, &url, number).await?;
             answered.fetch_add(1, Ordering::SeqCst);
@@ -308,7 +311,8 @@ impl Drop for Disk {
 #[tokio::test]
 async fn a_full_disk_does_not_keep_it_from_starting_and_is_named_to_those_who_write() -> Result<()> {
     let disk = Disk::of(2 << 20)?;
-    let (data, ballast) = (disk.0.path().join("data"), disk.0.path().join("ballast"));
+    let data = disk.0.path().join("data");
+    let ballast = disk.0.path().join("ballast");
     std::fs::write(&ballast, vec![0; 1 << 20])?;
     let http = reqwest::Client::builder().no_proxy().build()?;
     let lease = |url: &str, number: usize| format!("{url}/api/v1/resources/job/{number}/lease");
@@ -365,7 +369,8 @@ async fn a_full_disk_does_not_keep_it_from_starting_and_is_named_to_those_who_wr
 async fn a_full_disk_at_the_first_start_is_named_and_is_no_fault_of_the_configuration() -> Result<()> {
     let disk = Disk::of(64 << 10)?;
     for left in [0, 4 << 10, 16 << 10, 32 << 10] {
-        let (data, filler) = (disk.0.path().join("data"), disk.0.path().join("filler"));
+        let data = disk.0.path().join("data");
+        let filler = disk.0.path().join("filler");
         std::fs::write(&filler, vec![0; (64 << 10) - left])?;
         let data_dir = data.display().to_string();
         let ran = run(["serve", "--listen", "127.0.0.1:0", "--data-dir", &data_dir]).await?;
@@ -414,7 +419,8 @@ async fn waiting_in_line_or_for_a_plan_is_no_slow_request() -> Result<()> {
 async fn flags_go_over_variables_and_variables_over_the_file() -> Result<()> {
     let folder = TempDir::new()?;
     let port = free_port()?;
-    let (file_data, env_data) = (folder.path().join("of-file"), folder.path().join("of-env"));
+    let file_data = folder.path().join("of-file");
+    let env_data = folder.path().join("of-env");
     let text = format!("listen: 127.0.0.1:{port}\ndata_dir: {}\nnode_id: of-file\n", file_data.display());
     let config = write(folder.path(), "solehold.yaml", &text)?;
     let check = async |args: &[&str], vars: &[(&str, &str)]| {

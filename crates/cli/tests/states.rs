@@ -75,7 +75,8 @@ impl World {
         let listen = "127.0.0.1:0".parse()?;
         let server = ServerConfig { listen, ..ServerConfig::default() };
         let server = Server::start(server, resident::memory(ticks.clone())?).await?;
-        let (http, session) = (Client::new(), Uuid::nil());
+        let http = Client::new();
+        let session = Uuid::nil();
         let mut world = Self { server, http, ticks, session, states: Vec::new() };
         let opened =
             world.call(Method::POST, "sessions", json!({"holder": "bob", "ttl_seconds": 3_600})).await?;
@@ -86,7 +87,8 @@ impl World {
     async fn send(&self, method: Method, path: &str, body: Value) -> Result<(u16, Value)> {
         let url = format!("{}/api/v1/{path}", self.server.url());
         let response = self.http.request(method, url).body(body.to_string()).send().await?;
-        let (status, text) = (response.status().as_u16(), response.text().await?);
+        let status = response.status().as_u16();
+        let text = response.text().await?;
         let body = if text.is_empty() { Value::Null } else { serde_json::from_str(&text).context(text)? };
         Ok((status, body))
     }
@@ -231,7 +233,8 @@ fn reads(state: &State, session: Uuid) -> Result<Vec<String>> {
         if operations.get("get").is_none() || path.ends_with("/watch") || path.ends_with("/export") {
             continue;
         }
-        let (lease, session) = (state.lease.to_string(), session.to_string());
+        let lease = state.lease.to_string();
+        let session = session.to_string();
         let id = match path.as_str() {
             path if path.contains("/runners/") => "ann",
             path if path.contains("/sessions/") => &session,
@@ -277,7 +280,8 @@ async fn routes(world: &World, state: &State) -> Result<()> {
     for path in reads(state, world.session)? {
         let url = format!("{}{path}", world.server.url());
         let response = world.http.get(&url).send().await?;
-        let (status, text) = (response.status().as_u16(), response.text().await?);
+        let status = response.status().as_u16();
+        let text = response.text().await?;
         ensure!(status == 200 || status == 404, "{path}: {status} {text}");
         if status == 404 {
             let problem: Value = serde_json::from_str(&text).with_context(|| format!("{path}: {text}"))?;
@@ -328,7 +332,9 @@ async fn too_late(world: &World, state: &State) -> Result<()> {
 }
 
 async fn commands(world: &World, state: &State) -> Result<()> {
-    let (id, on, session) = (state.lease, format!("{KIND}/{}", state.name), world.session);
+    let id = state.lease;
+    let on = format!("{KIND}/{}", state.name);
+    let session = world.session;
     let reads = [
         format!("lease get {on}"),
         format!("lease history {id}"),

@@ -92,8 +92,8 @@ pub async fn run(command: RunnerCommand, client: &Client, global: &GlobalArgs) -
                 (_, true) => RunnerStatus::Active,
                 _ => RunnerStatus::Draining,
             };
-            let (path, body) =
-                (paths::runner_status(&runner), PutRunnerStatus { status, session_id: session });
+            let path = paths::runner_status(&runner);
+            let body = PutRunnerStatus { status, session_id: session };
             let shown = client.send::<Runner>(Method::PUT, &path, &body).await;
             let shown = shown.map_err(|failure| failure.doing(format!("drain {runner}")))?;
             if global.json {

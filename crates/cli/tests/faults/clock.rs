@@ -11,7 +11,8 @@ const HOUR: i64 = 3_600;
 
 /// Holds a long and a short lease, lets `step` happen to the clock, and looks.
 async fn survives(api: &Api, name: &str, step: impl AsyncFnOnce() -> Result<Api>) -> Result<Api> {
-    let (long, short) = (format!("job/long-{name}"), format!("job/short-{name}"));
+    let long = format!("job/long-{name}");
+    let short = format!("job/short-{name}");
     let (status, grant) = api.acquire(&long, "worker", 300_000).await?;
     assert!(status < 300, "{grant}");
     let (status, other) = api.acquire(&short, "worker", 8_000).await?;
@@ -60,7 +61,8 @@ async fn postgres_clock_steps_between_a_stop_and_a_start_of_everything() -> Resu
     let mut server = builder.start().await?;
     for (name, offset) in [("forward", HOUR), ("back", -HOUR)] {
         let api = Api::new(server.url())?;
-        let (old, mut new) = (server, None);
+        let old = server;
+        let mut new = None;
         survives(&api, name, async || {
             old.terminate().await?;
             postgres.stop().await?;
@@ -80,7 +82,8 @@ async fn postgres_clock_steps_between_a_stop_and_a_start_of_everything() -> Resu
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_servers_own_clock_steps_and_the_embedded_store_does_not_care() -> Result<()> {
-    let (folder, clock) = (TempDir::new()?, FakeClock::new()?);
+    let folder = TempDir::new()?;
+    let clock = FakeClock::new()?;
     let builder = Solehold::builder().data_dir(folder.path()).fake_clock(&clock);
     let mut server = builder.start().await?;
     let running = Api::new(server.url())?;
@@ -93,7 +96,8 @@ async fn the_servers_own_clock_steps_and_the_embedded_store_does_not_care() -> R
     }
     for (name, offset) in [("forward-restart", HOUR), ("back-restart", -HOUR)] {
         let api = Api::new(server.url())?;
-        let (old, mut new) = (server, None);
+        let old = server;
+        let mut new = None;
         survives(&api, name, async || {
             old.kill9().await?;
             clock.set_offset_seconds(offset)?;

@@ -73,7 +73,8 @@ async fn a_synchronous_standby_loses_nothing_and_grants_at_once() -> Result<()> 
     let is_over = Arc::new(AtomicBool::new(false));
     let mut load = Vec::new();
     for n in 0..8 {
-        let (api, is_over) = (pair.replicas[n % 2].1.clone(), is_over.clone());
+        let api = pair.replicas[n % 2].1.clone();
+        let is_over = is_over.clone();
         load.push(tokio::spawn(async move {
             let mut granted = BTreeMap::new();
             for turn in 0.. {

@@ -19,13 +19,20 @@ use crate::world::{Api, PATIENCE, replicas, token};
 async fn postgres_stops_and_starts_again_under_load() -> Result<()> {
     let postgres = Postgres::start().await?;
     let replicas = replicas(&postgres.url(), 2).await?;
-    let (is_over, answered, refused) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
-    let (is_over, answered, refused) = (Arc::new(is_over), Arc::new(answered), Arc::new(refused));
+    let is_over = AtomicBool::new(false);
+    let answered = AtomicU64::new(0);
+    let refused = AtomicU64::new(0);
+    let is_over = Arc::new(is_over);
+    let answered = Arc::new(answered);
+    let refused = Arc::new(refused);
     let granted = Arc::new(Mutex::new(BTreeMap::<u64, String>::new()));
     let mut load = Vec::new();
     for n in 0..16 {
-        let (api, granted) = (replicas[n % 2].1.clone(), granted.clone());
-        let (is_over, answered, refused) = (is_over.clone(), answered.clone(), refused.clone());
+        let api = replicas[n % 2].1.clone();
+        let granted = granted.clone();
+        let is_over = is_over.clone();
+        let answered = answered.clone();
+        let refused = refused.clone();
         load.push(tokio::spawn(async move {
             for turn in 0.. {
                 if is_over.load(Ordering::SeqCst) {
@@ -56,7 +63,8 @@ async fn postgres_stops_and_starts_again_under_load() -> Result<()> {
         }));
     }
     let progress = |what: &'static str, counter: &Arc<AtomicU64>, more: u64| {
-        let (counter, from) = (counter.clone(), counter.load(Ordering::SeqCst));
+        let from = counter.load(Ordering::SeqCst);
+        let counter = counter.clone();
         wait_for(what, PATIENCE, move || {
             let counter = counter.clone();
             async move { counter.load(Ordering::SeqCst) >= from + more }
@@ -192,7 +200,8 @@ async fn a_replica_killed_in_the_middle_of_a_thousand_acquires_loses_none_that_i
     let granted = Arc::new(Mutex::new(Vec::<(String, u64)>::new()));
     let asks: Vec<_> = (0..1_000)
         .map(|n| {
-            let (api, granted) = (api.clone(), granted.clone());
+            let api = api.clone();
+            let granted = granted.clone();
             tokio::spawn(async move {
                 let key = format!("job/killed-{n}");
                 if let Ok((status, grant)) = api.acquire(&key, "worker", 300_000).await

@@ -17,13 +17,15 @@ async fn two_hundred_acquirers_race_over_two_replicas_and_one_wins() -> Result<(
     for round in 0..3 {
         let key = format!("job/race-{round}");
         let asks = (0..200).map(|n| {
-            let (api, key) = (&replicas[n % 2].1, &key);
+            let api = &replicas[n % 2].1;
+            let key = &key;
             async move { api.acquire(key, &format!("worker-{n}"), 30_000).await }
         });
         let answers: Vec<_> = join_all(asks).await.into_iter().collect::<Result<_>>()?;
         let (won, lost): (Vec<_>, Vec<_>) = answers.into_iter().partition(|(status, _)| *status < 300);
         assert_eq!((won.len(), lost.len()), (1, 199), "round {round}");
-        let (winner, grant) = (&won[0].1["holder"], token(&won[0].1)?);
+        let winner = &won[0].1["holder"];
+        let grant = token(&won[0].1)?;
         for (status, refusal) in lost {
             assert_eq!((status, &refusal["code"]), (409, &json!("held")));
             assert_eq!((&refusal["holder"], refusal["token"].as_u64()), (winner, Some(grant)));
@@ -52,7 +54,8 @@ async fn tokens_of_a_resource_grow_across_replicas() -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_heartbeat_that_races_its_own_expiry_on_another_replica_wins_or_loses_whole() -> Result<()> {
     let replicas = replicas(&database().await?, 2).await?;
-    let (one, other) = (&replicas[0].1, &replicas[1].1);
+    let one = &replicas[0].1;
+    let other = &replicas[1].1;
     for round in 0..8 {
         let key = format!("job/heartbeat-{round}");
         let open = json!({ "holder": format!("runner-{round}"), "ttl_ms": 1_000 });
@@ -78,7 +81,8 @@ async fn a_heartbeat_that_races_its_own_expiry_on_another_replica_wins_or_loses_
             .await
         };
         let (stolen, beat) = tokio::join!(thief, heart);
-        let (stolen, (status, body)) = (stolen?, beat?);
+        let stolen = stolen?;
+        let (status, body) = beat?;
         assert!(token(&stolen)? > token(&grant)?);
         if status == 200 {
             // It was kept once more: the thief had to wait for the whole ttl after it, and got a later token.
@@ -155,7 +159,9 @@ async fn a_replica_that_is_stopped_during_its_turn_at_sweeping_keeps_no_lease_fr
 async fn collect(url: &str, from: Option<String>, until: u64, seen: &mut Vec<u64>) -> Result<String> {
     let from = from.map(|cursor| format!("&from={cursor}")).unwrap_or_default();
     let response = reqwest::get(format!("{url}/api/v1/watch?kind=job{from}")).await?.error_for_status()?;
-    let (mut bytes, mut decoder, mut cursor) = (response.bytes_stream(), Decoder::default(), String::new());
+    let mut bytes = response.bytes_stream();
+    let mut decoder = Decoder::default();
+    let mut cursor = String::new();
     loop {
         let chunk = bytes.next().await.context("the watch ended early")??;
         for frame in decoder.push(&chunk)? {
@@ -177,12 +183,14 @@ async fn collect(url: &str, from: Option<String>, until: u64, seen: &mut Vec<u64
 async fn a_watch_goes_on_across_replicas_and_restarts_with_no_gap_and_no_double() -> Result<()> {
     let url = database().await?;
     let replicas = replicas(&url, 2).await?;
-    let (one, other) = (&replicas[0].1, &replicas[1].1);
+    let one = &replicas[0].1;
+    let other = &replicas[1].1;
     let listen = ([127, 0, 0, 1], free_port()?).into();
     let third = Solehold::builder().engine(&url).listen(listen);
     let watched = third.start().await?;
     let (_, first) = one.acquire("job/first", "worker", 60_000).await?;
-    let (mut seen, mut tokens) = (Vec::new(), Vec::new());
+    let mut seen = Vec::new();
+    let mut tokens = Vec::new();
     let start = format!("{}/api/v1/watch?kind=job", watched.url());
     // The snapshot has the first lease; what follows comes as events.
     let mut snapshot = reqwest::get(start).await?.bytes_stream();

@@ -86,7 +86,8 @@ async fn a_loss_is_told_once() -> Result<()> {
 
 #[tokio::test]
 async fn a_lock_inside_itself_is_refused() -> Result<()> {
-    let (server, other) = (server().start().await?, crate::common::server().start().await?);
+    let server = server().start().await?;
+    let other = crate::common::server().start().await?;
     let nested = async |locks: &[&str], last: &[&str]| {
         let inner = |name: &&str| [BINARY, "lock", name, "--"].map(str::to_owned);
         let mut args: Vec<String> = locks.iter().flat_map(inner).skip(1).collect();

@@ -72,7 +72,8 @@ impl Run {
         let mut child = run.env("HOLD_TEST_MARK", &mark).stdin(Stdio::piped()).spawn()?;
         let lines = BufReader::new(child.stdout.take().context("stdout")?).lines();
         let stderr = Arc::<Mutex<Vec<u8>>>::default();
-        let (heard, mut said) = (stderr.clone(), child.stderr.take().context("stderr")?);
+        let heard = stderr.clone();
+        let mut said = child.stderr.take().context("stderr")?;
         let reading = tokio::spawn(async move {
             let mut piece = [0; 4096];
             while let Ok(count @ 1..) = said.read(&mut piece).await {

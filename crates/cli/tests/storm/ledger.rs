@@ -54,7 +54,8 @@ impl Ledger {
 
     fn add(&mut self, line: &str) -> Option<()> {
         let mut words = line.split_whitespace();
-        let (resource, token) = (words.next()?, words.next()?.parse().ok()?);
+        let resource = words.next()?;
+        let token = words.next()?.parse().ok()?;
         let at = BootTime::from_nanos(words.next()?.parse().ok()?);
         let runner = words.next()?;
         let tenures = self.0.entry(resource.to_owned()).or_default();

@@ -78,13 +78,15 @@ const FAULTS: [Fault; 8] = [
 
 /// What the network does to each kind of request, until it changes.
 fn weather(chance: &mut Chance, ttl: Duration) -> Weather {
-    let mut late = |percent: usize, most: Duration| match chance.percent(percent) {
-        true => most,
-        false => Duration::ZERO,
+    let mut late = |percent: usize, most: Duration| {
+        if chance.percent(percent) { most } else { Duration::ZERO }
     };
-    let (release, cancel) = (late(60, ttl * 3 / 2), late(50, ttl * 3 / 2));
-    let (hand_over, acquire) = (late(50, ttl), late(30, ttl / 4));
-    let (heartbeat, news) = (late(20, ttl / 40), late(70, ttl * 2));
+    let release = late(60, ttl * 3 / 2);
+    let cancel = late(50, ttl * 3 / 2);
+    let hand_over = late(50, ttl);
+    let acquire = late(30, ttl / 4);
+    let heartbeat = late(20, ttl / 40);
+    let news = late(70, ttl * 2);
     let lost_acquires = if chance.percent(30) { 50 } else { 0 };
     Weather { release, cancel, hand_over, acquire, heartbeat, news, lost_acquires }
 }
@@ -107,7 +109,8 @@ impl Storm {
     }
 
     async fn strike(&mut self, fault: Fault) -> Result<()> {
-        let (server, agent) = (self.chance.below(SERVERS), self.chance.below(AGENTS));
+        let server = self.chance.below(SERVERS);
+        let agent = self.chance.below(AGENTS);
         match fault {
             Fault::OneServerKilled => self.world.servers[server].kill().await?,
             Fault::BothServersKilled => self.kill_servers().await?,
@@ -157,7 +160,8 @@ impl Storm {
     /// Releases are on their way when both servers are killed, further attempts fail at once, and those that meet the
     /// servers again are late, though heartbeats are not.
     async fn cut_releases_short(&mut self) -> Result<()> {
-        let (world, ttl) = (&self.world, self.size.ttl);
+        let world = &self.world;
+        let ttl = self.size.ttl;
         world.network.set(late_releases(ttl / 6));
         let before = world.network.releases();
         self.hand_over(8).await?;
@@ -178,8 +182,10 @@ impl Storm {
     async fn hand_over(&mut self, count: usize) -> Result<()> {
         let mut moves = Vec::new();
         for _ in 0..count {
-            let (number, to) = (self.chance.below(RESOURCES), self.chance.below(AGENTS));
-            let (resource, to) = (resource(number), self.world.agents[to].name());
+            let number = self.chance.below(RESOURCES);
+            let to = self.chance.below(AGENTS);
+            let resource = resource(number);
+            let to = self.world.agents[to].name();
             moves.push(format!("resource hand-over {resource} --to {to} --within 30s"));
         }
         let server = self.world.server()?;
@@ -198,7 +204,8 @@ async fn no_write_of_an_older_token_follows_one_of_a_newer_token() -> Result<()>
     println!("storm: SOLEHOLD_STORM_SEED={seed}");
     let world = World::start(size.ttl, seed).await?;
     world.is_worked_on(RECOVERS_WITHIN).await?;
-    let (lasts, began) = (size.lasts, Instant::now());
+    let lasts = size.lasts;
+    let began = Instant::now();
     let mut storm = Storm { world, chance: Chance(seed), size };
     let mut struck = 0;
     while began.elapsed() < lasts {

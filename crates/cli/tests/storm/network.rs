@@ -30,7 +30,8 @@ pub enum Kind {
 impl Kind {
     fn of(first_line: &str) -> Self {
         let mut words = first_line.split(' ');
-        let (method, path) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+        let method = words.next().unwrap_or_default();
+        let path = words.next().unwrap_or_default();
         let path = path.split('?').next().unwrap_or_default();
         match method {
             "POST" if path.ends_with("/heartbeat") => Self::Heartbeat,
@@ -90,10 +91,12 @@ impl Network {
         let releases = Arc::new(AtomicUsize::new(0));
         let mut proxies = Vec::new();
         for server in servers {
-            let (weather, chance, releases) = (weather.clone(), chance.clone(), releases.clone());
+            let weather = weather.clone();
+            let chance = chance.clone();
+            let releases = releases.clone();
             let fate = move |first_line: &str| {
-                let (weather, kind) =
-                    (*weather.lock().expect("no thread panics with it"), Kind::of(first_line));
+                let weather = *weather.lock().expect("no thread panics with it");
+                let kind = Kind::of(first_line);
                 if kind == Kind::Release {
                     releases.fetch_add(1, Ordering::SeqCst);
                 }

@@ -56,7 +56,8 @@ pub fn resource(number: usize) -> String {
 
 impl World {
     pub async fn start(ttl: Duration, seed: u64) -> Result<Self> {
-        let (postgres, folder) = (Postgres::start().await?, TempDir::new()?);
+        let postgres = Postgres::start().await?;
+        let folder = TempDir::new()?;
         let database = postgres.create_database("storm").await?;
         let mut servers = Vec::new();
         let mut addresses = Vec::new();
