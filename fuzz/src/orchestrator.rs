@@ -4,11 +4,13 @@ use std::{collections::BTreeMap, sync::LazyLock};
 
 use serde_json::Value;
 use solehold_orchestrator::{
-    Report, TaskId,
-    command::{Mapping, Place},
     dispatch::celery,
-    path::Path,
-    template::{Template, Text},
+    model::{
+        command::{Mapping, Place},
+        path::Path,
+        task::{Report, TaskId},
+        template::{Template, Text},
+    },
 };
 
 /// A mapping that reads every part of a message.

@@ -5,7 +5,7 @@ use std::time::Instant;
 use anyhow::{Result, ensure};
 use clap::Parser;
 use solehold_bench_tables::plan::FACTOR_MAX;
-use solehold_orchestrator::limits::CLEANING_EVERY;
+use solehold_orchestrator::model::limits::CLEANING_EVERY;
 
 /// What every query reads over large tables.
 #[derive(Debug, Parser)]

@@ -8,14 +8,17 @@ use deadpool_postgres::Pool;
 use serde_json::json;
 use solehold_kafka::{Done, Handler, Message};
 use solehold_orchestrator::{
-    Desk, Jobs, Parts, Report, ReportKind, Task, TaskId,
-    command::Mapping,
+    Mailbox, Orchestrator, Parts,
     dispatch::{Dispatch, DispatchError, Finding, Reports, StageLimits},
-    job::JobState,
-    limits::{CLEANING_BATCH, MAILBOX_BATCH, OUTBOX_BATCH, PAGE_DEFAULT, SWEEP_BATCH},
-    pipeline::{DispatchKind, Pipeline, StagePlan},
+    model::{
+        command::Mapping,
+        job::JobState,
+        limits::{CLEANING_BATCH, MAILBOX_BATCH, OUTBOX_BATCH, PAGE_DEFAULT, SWEEP_BATCH},
+        pipeline::{DispatchKind, Pipeline, StagePlan},
+        task::{Report, ReportKind, Task, TaskId},
+    },
     publish::{Outgoing, Publish},
-    store::{JobFilter, LetterId, Mail, MailBody, Store},
+    store::{DeadLetterId, JobFilter, Mail, MailBody, Prepared, Store},
 };
 use solehold_sql::partitions::{Partition, Raised, Standing, Tenure};
 use solehold_testkit::wait_for;
@@ -103,7 +106,7 @@ impl Publish for Everything {
     }
 }
 
-fn jobs(pool: Pool) -> Result<Jobs> {
+fn jobs(pool: Pool) -> Result<Orchestrator> {
     let stage = StagePlan {
         name: "decode".to_owned(),
         after: Vec::new(),
@@ -116,8 +119,8 @@ fn jobs(pool: Pool) -> Result<Jobs> {
         args: None,
         kwargs: None,
     };
-    Ok(Jobs::new(Parts {
-        desk: Arc::new(Desk::new(Arc::new(Store::new(pool, "orchestrator")?))),
+    Ok(Orchestrator::new(Parts {
+        mailbox: Arc::new(Mailbox::new(Arc::new(Store::new(pool, "orchestrator")?))),
         commands: Arc::new(Mapping::default()),
         pipeline: Arc::new(Pipeline::new(vec![stage]).map_err(|error| anyhow::anyhow!("{error:?}"))?),
         dispatchers: vec![(DispatchKind::Celery, Arc::new(Everything))],
@@ -155,7 +158,7 @@ async fn tenure(store: &Store, number: i32) -> Result<Tenure> {
 }
 
 /// Commits messages as a consumer does.
-async fn commit(jobs: &Jobs, tenure: &Tenure, messages: &[Message]) -> Result<()> {
+async fn commit(jobs: &Orchestrator, tenure: &Tenure, messages: &[Message]) -> Result<()> {
     let mut done = Vec::new();
     for message in messages {
         done.push(Done { message: message.clone(), effect: jobs.work(message).await });
@@ -175,7 +178,10 @@ pub async fn run(watch: &mut Watch, rows: i64) -> Result<()> {
     let database = watch.server.database("orchestrator").await?;
     let jobs = jobs(database.pool(true)?)?;
     let store = jobs.store().clone();
-    store.prepare(GROUP, TOPIC).await?.map_err(|error| anyhow::anyhow!("{error:?}"))?;
+    ensure!(
+        store.prepare(GROUP, TOPIC).await? == Prepared::Ready,
+        "the schema belongs to another orchestrator"
+    );
     let mut tenures = Vec::new();
     for number in 0..PARTITIONS {
         let tenure = tenure(&store, number).await?;
@@ -206,7 +212,7 @@ pub async fn run(watch: &mut Watch, rows: i64) -> Result<()> {
 }
 
 /// What the owner of a partition reads and writes.
-async fn owners(watch: &mut Watch, jobs: &Jobs, tenure: &Tenure, rows: i64) -> Result<()> {
+async fn owners(watch: &mut Watch, jobs: &Orchestrator, tenure: &Tenure, rows: i64) -> Result<()> {
     let store = jobs.store();
     let batch = |first: i64| -> Vec<Message> {
         // One in ten has come before and said something else, and becomes a letter.
@@ -220,7 +226,7 @@ async fn owners(watch: &mut Watch, jobs: &Jobs, tenure: &Tenure, rows: i64) -> R
         Report { id, kind: ReportKind::Started }
     };
     let reports = (1..=500).map(report).collect();
-    watch.step_for("deliver 500 reports", 500, async { Ok(jobs.desk().deliver(reports).await?) }).await?;
+    watch.step_for("deliver 500 reports", 500, async { Ok(jobs.mailbox().deliver(reports).await?) }).await?;
     let client = store.pool().get().await?;
     let partition = tenure.partition.number;
     watch
@@ -246,11 +252,11 @@ async fn operators(watch: &mut Watch, store: &Store) -> Result<()> {
         watch.step("list jobs", async { Ok(store.list_jobs(&filter).await?) }).await?;
     }
     watch.step("show a job", async { Ok(store.job("job-77").await?) }).await?;
-    watch.step("list letters", async { Ok(store.list_letters(&client, None, limit).await?) }).await?;
-    let id = LetterId { partition: 11, generation: 0, position: 47 };
-    watch.step("show a letter", async { Ok(store.letter(&client, id).await?) }).await?;
+    watch.step("list letters", async { Ok(store.list_dead_letters(&client, None, limit).await?) }).await?;
+    let id = DeadLetterId { partition: 11, generation: 0, position: 47 };
+    watch.step("show a letter", async { Ok(store.dead_letter(&client, id).await?) }).await?;
     for (partition, key) in [(11, "org:m-59"), (10, "org:parked")] {
-        let open = async { Ok(store.open_letters(&client, partition, key, limit).await?) };
+        let open = async { Ok(store.open_dead_letters(&client, partition, key, limit).await?) };
         ensure!(!watch.step("letters of a key", open).await?.is_empty(), "{key} has no letters");
     }
     let discard = Mail::to_job("", MailBody::Discard { position: 59, generation: 0 });
@@ -276,7 +282,7 @@ async fn clean(
     let scope = partition.to_string();
     let mut deleted = store.inbox().prune_below(client, &scope, below, inbox, CLEANING_BATCH).await?;
     deleted += store.prune_unreadable_mail(client, partition, jobs, CLEANING_BATCH).await?;
-    deleted += store.prune_letters(client, partition, below, inbox, CLEANING_BATCH).await?;
+    deleted += store.prune_dead_letters(client, partition, below, inbox, CLEANING_BATCH).await?;
     let old = store.old_jobs(client, partition, jobs, CLEANING_BATCH).await?;
     if !old.is_empty() {
         deleted += store.delete_jobs(client, partition, jobs, &old).await?;
@@ -298,14 +304,14 @@ async fn cleaning(store: &Store, below: i64) -> Result<Duration> {
 }
 
 /// Owners attend to all partitions, until reports have been read and what followed from them was sent.
-async fn attend(watch: &mut Watch, jobs: &Jobs, tenures: &[Tenure], quiet: &Client) -> Result<()> {
+async fn attend(watch: &mut Watch, jobs: &Orchestrator, tenures: &[Tenure], quiet: &Client) -> Result<()> {
     let (leave, leaving) = watch::channel(false);
     let report = |n: i64| {
         let id = TaskId { job: format!("job-{}", n * 5), stage: "decode".to_owned(), attempt: 1 };
         Report { id, kind: ReportKind::Succeeded { result: json!({}) } }
     };
     let reports = (1_000..1_500).map(report).collect();
-    watch.step_for("deliver 500 reports", 500, async { Ok(jobs.desk().deliver(reports).await?) }).await?;
+    watch.step_for("deliver 500 reports", 500, async { Ok(jobs.mailbox().deliver(reports).await?) }).await?;
     let work = async {
         let attend = |tenure: &Tenure| {
             let (jobs, tenure, leaving) = (jobs.clone(), tenure.clone(), leaving.clone());

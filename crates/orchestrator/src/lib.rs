@@ -1,49 +1,64 @@
-//! The orchestrator: jobs of several stages, each stage carried out by workers elsewhere.
+//! The orchestrator: runs jobs of several stages, each stage carried out by workers elsewhere.
+//!
+//! A job belongs to the partition of the command that created it, and only the owner of that partition changes it.
+//! Everything else (a worker's report, an operator's cancel) is written to the partition's mailbox, a table.
 //!
 //! ```text
-//!   commands (Kafka) ──┐                                        ┌──> tasks: Celery, Kafka, HTTP
-//!   reports of tasks ──┼──> the owner of the job's partition ───┤
-//!   operators (HTTP) ──┘    one transaction per batch:          └──> job events (Kafka)
-//!                           epoch, inbox, job, outbox
+//!   command   Kafka ──> consumer ──> partition owner ──> batch ──> decide ──> one transaction
+//!                                                               (epoch, inbox, jobs, outbox)
+//!   task      outbox ──> outbox sender ──> dispatcher (Celery, Kafka, HTTP) or topic (events, dead letters)
+//!   report    dispatcher ──> mailbox ──> partition owner ──> batch ──> decide ──> one transaction
 //! ```
 //!
-//! A job belongs to the partition that its command came from, and only the owner of that partition changes it. What
-//! others have to say to it (a worker's report, an operator's cancel) is put into the partition's mailbox, a table.
+//! A module imports only from modules above it in this list:
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`model`] | commands, jobs, the state machine `decide`; no I/O |
+//! | [`config`] | the configuration file |
+//! | [`store`] | the tables, one file per table; no decisions |
+//! | `batch` | one transaction of an owner: decides, then writes everything together |
+//! | [`dispatch`], [`publish`] | ways to workers and to topics |
+//! | [`notifier`], `metrics` | hints that there is work; counters |
+//! | `mailbox` | [`Mailbox`]: accepts reports and requests for jobs of any partition |
+//! | `orchestrator` | [`Orchestrator`]: what the partition owners of one process share |
+//! | `outbox` | `OutboxSender`: sends one channel of one partition |
+//! | `owner` | `PartitionOwner`: the background work for one partition; the consumer's handler |
+//! | [`http`] | the API for operators and workers |
+//! | `operations` | the entry points of the command line: run, check, drain and so on |
 
-mod anew;
-mod attend;
-mod backlog;
-mod check;
-pub mod command;
+pub mod model;
+
 pub mod config;
-mod cutover;
-pub mod dispatch;
-mod floor;
-pub mod http;
-pub mod job;
-mod jobs;
-pub mod limits;
-mod metrics;
-pub mod path;
-pub mod pipeline;
-pub mod publish;
-mod revokes;
-mod run;
-mod running;
-mod sender;
+mod error;
 pub mod store;
-mod task;
-pub mod template;
-pub mod wake;
-mod wire;
 
-pub use anew::begin_anew;
-pub use check::check;
-pub use cutover::{drain, export_marks, import_marks};
-pub use jobs::{Desk, Jobs, Parts};
-pub use metrics::Figures;
-pub use run::run;
-pub use running::{
-    BegunAnew, Drained, ExportedMarks, Flags, ImportedMarks, MarkOrders, RunError, SkippedKey,
+mod batch;
+pub mod dispatch;
+mod metrics;
+pub mod notifier;
+pub mod publish;
+
+mod mailbox;
+mod orchestrator;
+mod outbox;
+mod owner;
+mod step;
+
+pub mod http;
+mod operations;
+
+pub use batch::Tally;
+pub use config::Flags;
+pub use error::RunError;
+pub use mailbox::Mailbox;
+pub use metrics::Metrics;
+pub use operations::{
+    anew::{BegunAnew, begin_anew},
+    check::check,
+    cutover::{
+        Drained, ExportedMarks, ImportedMarks, MarkOrders, SkippedKey, drain, export_marks, import_marks,
+    },
+    run::run,
 };
-pub use task::{Arguments, Report, ReportKind, Task, TaskId};
+pub use orchestrator::{Orchestrator, Parts};

@@ -1,4 +1,4 @@
-//! What an orchestrator counts, in the format of Prometheus.
+//! Counters of an orchestrator, in the format of Prometheus.
 
 use std::sync::Arc;
 
@@ -9,24 +9,24 @@ use prometheus_client::{
     registry::{Registry, Unit},
 };
 
-use crate::store::Tally;
+use crate::batch::Tally;
 use solehold_kafka as kafka;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OfState {
+struct StateLabel {
     state: &'static str,
 }
 
-/// What an orchestrator counts, beside what its consumer does: `consumer_lag`, `rebalance_count`, `idempotency_hits`.
+/// Counters, including those of the consumer: `consumer_lag`, `rebalance_count`, `idempotency_hits`.
 #[derive(Debug)]
-pub struct Figures {
+pub struct Metrics {
     registry: Mutex<Registry>,
-    consumer: Arc<kafka::Figures>,
+    consumer: Arc<kafka::ConsumerMetrics>,
     commands: Counter,
-    letters: Counter,
+    dead_letters: Counter,
     timeouts: Counter,
     unreadable: Counter,
-    times: Family<OfState, Histogram>,
+    times: Family<StateLabel, Histogram>,
 }
 
 /// From a tenth of a second to a day.
@@ -37,27 +37,31 @@ fn times() -> Histogram {
     ])
 }
 
-impl Figures {
-    /// What is counted from now on. Mail without a job is counted by the desk, where it comes in.
-    pub(super) fn new(without_job: Counter) -> Self {
+impl Metrics {
+    /// `without_job` is counted by the mailbox.
+    pub(crate) fn new(without_job: Counter) -> Self {
         let mut registry = Registry::default();
-        let figures = Self {
+        let metrics = Self {
             registry: Mutex::default(),
             consumer: Arc::default(),
             commands: Counter::default(),
-            letters: Counter::default(),
+            dead_letters: Counter::default(),
             timeouts: Counter::default(),
             unreadable: Counter::default(),
             times: Family::new_with_constructor(times),
         };
-        registry.register("job_commands", "Commands that arrived", figures.commands.clone());
-        figures.consumer.register(&mut registry);
-        registry.register("dead_letters", "Commands that could not take effect", figures.letters.clone());
-        registry.register("stage_timeouts", "Attempts that took too long", figures.timeouts.clone());
+        registry.register("job_commands", "Commands that arrived", metrics.commands.clone());
+        metrics.consumer.register(&mut registry);
+        registry.register(
+            "dead_letters",
+            "Commands that could not take effect",
+            metrics.dead_letters.clone(),
+        );
+        registry.register("stage_timeouts", "Attempts that took too long", metrics.timeouts.clone());
         registry.register(
             "unreadable_mail",
             "Reports and requests to jobs that could not take effect and were set aside",
-            figures.unreadable.clone(),
+            metrics.unreadable.clone(),
         );
         registry.register(
             "mail_without_job",
@@ -68,13 +72,13 @@ impl Figures {
             "job_processing_time",
             "How long jobs took from their creation to their end, by how they ended",
             Unit::Seconds,
-            figures.times.clone(),
+            metrics.times.clone(),
         );
-        Self { registry: Mutex::new(registry), ..figures }
+        Self { registry: Mutex::new(registry), ..metrics }
     }
 
-    /// What the consumer counts.
-    pub fn consumer(&self) -> &Arc<kafka::Figures> {
+    /// Counters of the consumer.
+    pub fn consumer(&self) -> &Arc<kafka::ConsumerMetrics> {
         &self.consumer
     }
 
@@ -82,29 +86,30 @@ impl Figures {
         self.registry.lock()
     }
 
-    pub(super) fn add(&self, tally: &Tally) {
+    pub(crate) fn add(&self, tally: &Tally) {
         let arrived = tally.commands + tally.duplicates + tally.dead + tally.parked;
         self.consumer.duplicates(tally.duplicates);
-        for (counter, count) in [(&self.commands, arrived), (&self.letters, tally.dead + tally.returned)] {
+        for (counter, count) in [(&self.commands, arrived), (&self.dead_letters, tally.dead + tally.returned)]
+        {
             if count > 0 {
                 counter.inc_by(count);
             }
         }
         for (state, took_ms) in &tally.finished {
             let took = *took_ms as f64 / 1_000.0;
-            self.times.get_or_create(&OfState { state: state.name() }).observe(took);
+            self.times.get_or_create(&StateLabel { state: state.name() }).observe(took);
         }
     }
 
-    pub(super) fn timeouts(&self, count: usize) {
+    pub(crate) fn timeouts(&self, count: usize) {
         self.timeouts.inc_by(count as u64);
     }
 
-    pub(super) fn unreadable(&self, count: usize) {
+    pub(crate) fn unreadable(&self, count: usize) {
         self.unreadable.inc_by(count as u64);
     }
 
-    /// Everything, for a scrape.
+    /// All metrics, for a scrape.
     pub fn text(&self) -> Option<String> {
         let mut text = String::new();
         encode(&mut text, &self.registry()).ok()?;

@@ -1,4 +1,4 @@
-//! Where events and copies of dead letters go.
+//! Publishes events and copies of dead letters.
 
 use std::time::Duration;
 
@@ -10,8 +10,8 @@ use rdkafka::{
 };
 use serde_json::json;
 
-use crate::{dispatch::DispatchError, store::Letter};
-use solehold_kafka::{Brokers, Trouble};
+use crate::{dispatch::DispatchError, store::DeadLetter};
+use solehold_kafka::{BrokerErrors, Brokers, BrokersError};
 
 /// How long a message may take to be confirmed.
 const CONFIRMED_WITHIN: Duration = Duration::from_secs(10);
@@ -21,9 +21,9 @@ const CONFIRMED_WITHIN: Duration = Duration::from_secs(10);
 pub struct Outgoing {
     /// Messages with the same key stay in order.
     pub key: String,
-    /// What it says.
+    /// The payload.
     pub payload: Vec<u8>,
-    /// What stands beside it.
+    /// The headers.
     pub headers: Vec<(&'static str, String)>,
 }
 
@@ -33,22 +33,21 @@ pub trait Publish: Send + Sync {
     /// Publishes messages of different keys, and returns in the same order whether each is confirmed.
     async fn publish(&self, topic: &str, messages: &[Outgoing]) -> Vec<Result<(), DispatchError>>;
 
-    /// Whether headers arrive.
+    /// Whether the brokers support headers.
     fn has_headers(&self) -> bool;
 }
 
 impl Outgoing {
-    /// A copy of a dead letter: as it was, with the reason in headers, or in an envelope where there are none.
-    pub fn of_letter(letter: &Letter, topic: &str, has_headers: bool) -> Self {
+    /// A copy of a dead letter: its payload with the reason in headers, or in an envelope if headers are unsupported.
+    pub fn of_dead_letter(letter: &DeadLetter, topic: &str, has_headers: bool) -> Self {
         let key = letter.key.clone();
         let payload = letter.payload.clone().unwrap_or_default();
-        let (partition, offset) = (letter.partition.to_string(), letter.position.to_string());
         if has_headers {
             let headers = vec![
                 ("reason", letter.reason.clone()),
                 ("topic", topic.to_owned()),
-                ("partition", partition),
-                ("offset", offset),
+                ("partition", letter.partition.to_string()),
+                ("offset", letter.position.to_string()),
             ];
             return Self { key, payload, headers };
         }
@@ -60,9 +59,20 @@ impl Outgoing {
     }
 }
 
+/// Why there is no producer.
+#[derive(Debug, thiserror::Error)]
+pub enum PublisherError {
+    /// The settings of the brokers are invalid.
+    #[error(transparent)]
+    Settings(#[from] BrokersError),
+    /// librdkafka rejected them.
+    #[error(transparent)]
+    Kafka(#[from] KafkaError),
+}
+
 /// Publishes to Kafka.
 pub struct KafkaPublisher {
-    producer: FutureProducer<Trouble>,
+    producer: FutureProducer<BrokerErrors>,
     has_headers: bool,
 }
 
@@ -74,20 +84,20 @@ impl std::fmt::Debug for KafkaPublisher {
 
 impl KafkaPublisher {
     /// A producer for these brokers. Nothing is connected yet.
-    pub fn new(brokers: &Brokers, has_headers: bool) -> Result<Self, String> {
-        let mut config = brokers.client().map_err(|error| error.to_string())?;
+    pub fn new(brokers: &Brokers, has_headers: bool) -> Result<Self, PublisherError> {
+        let mut config = brokers.client()?;
         config
             .set("message.timeout.ms", CONFIRMED_WITHIN.as_millis().to_string())
             .set("acks", "all")
             .set("linger.ms", "2");
-        let producer = config.create_with_context(Trouble::logged()).map_err(|error| error.to_string())?;
+        let producer = config.create_with_context(BrokerErrors::logged())?;
         Ok(Self { producer, has_headers })
     }
 }
 
 impl Drop for KafkaPublisher {
     fn drop(&mut self) {
-        // What is not confirmed is sent again by whoever has the partition next.
+        // The next owner of the partition sends unconfirmed messages again.
         self.producer.purge(rdkafka::producer::PurgeConfig::default().queue());
     }
 }
@@ -105,7 +115,7 @@ impl Publish for KafkaPublisher {
                 record = record.headers(headers);
             }
             let sent = self.producer.send(record, CONFIRMED_WITHIN);
-            async move { sent.await.map(drop).map_err(|(error, _)| of_error(&error)) }
+            async move { sent.await.map(drop).map_err(|(error, _)| dispatch_error(&error)) }
         });
         futures_util::future::join_all(sends).await
     }
@@ -115,7 +125,7 @@ impl Publish for KafkaPublisher {
     }
 }
 
-fn of_error(error: &KafkaError) -> DispatchError {
+fn dispatch_error(error: &KafkaError) -> DispatchError {
     use RDKafkaErrorCode as Code;
     match error.rdkafka_error_code() {
         Some(Code::MessageSizeTooLarge | Code::InvalidMessageSize | Code::InvalidTopic) => {

@@ -1,4 +1,4 @@
-//! `solehold job`: see and steer the jobs of an orchestrator, over its HTTP.
+//! `solehold job`: shows and controls the jobs of an orchestrator through its HTTP API.
 
 use std::{collections::BTreeMap, num::NonZeroUsize};
 
@@ -14,25 +14,22 @@ use crate::{
     output::{self, or_dash},
 };
 
-/// Where an orchestrator listens unless its file says otherwise.
+/// The default of the orchestrator's `http.listen`.
 const DEFAULT: &str = "127.0.0.1:7073";
-/// The most entries that the orchestrator gives at once.
+/// The most entries of a page.
 const PAGE_MAX: usize = 1_000;
 
-/// What can be done with jobs, and which orchestrator to ask.
 #[derive(Debug, Args)]
 pub struct JobArgs {
     #[command(subcommand)]
     command: JobCommand,
-    /// The orchestrator to ask, any of its processes: HOST:PORT or a URL; several with commas between [default:
-    /// 127.0.0.1:7073]
+    /// Any process of the orchestrator: HOST:PORT or a URL; several with commas between [default: 127.0.0.1:7073]
     #[arg(long, global = true, env = "SOLEHOLD_ORCHESTRATOR", value_name = "URL")]
     orchestrator: Option<String>,
 }
 
-/// What can be done with jobs.
 #[derive(Debug, Subcommand)]
-pub enum JobCommand {
+enum JobCommand {
     /// List jobs
     Ls {
         /// Only jobs in this state
@@ -47,30 +44,30 @@ pub enum JobCommand {
         /// Its id
         job: String,
     },
-    /// Cancel a job: its tasks are called back, and what they still report does not count
+    /// Cancel a job: its tasks are revoked, and later reports do not count
     Cancel {
         /// Its id
         job: String,
     },
-    /// Try the failed and cancelled stages of a job again
+    /// Retry the failed and cancelled stages of a job
     Retry {
         /// Its id
         job: String,
     },
-    /// List commands that could not take effect, and those that are parked behind them
+    /// List dead letters: rejected commands, and commands that are parked behind them
     Letters {
         /// At most N letters [default: all]
         #[arg(long, value_name = "N")]
         limit: Option<NonZeroUsize>,
     },
-    /// Apply a dead letter again, and then what is parked behind it, in order
+    /// Apply a dead letter again, then the commands that are parked behind it, in order
     Redrive {
-        /// Its id, as `job letters` shows it
+        /// Its id, as shown by `job letters`
         letter: String,
     },
-    /// Drop a letter; what is parked behind it is applied, in order
+    /// Drop a dead letter; the commands that are parked behind it are applied, in order
     Discard {
-        /// Its id, as `job letters` shows it
+        /// Its id, as shown by `job letters`
         letter: String,
     },
     /// List and clear inbox marks: the commands that have taken effect
@@ -78,19 +75,18 @@ pub enum JobCommand {
     Marks(MarksCommand),
 }
 
-/// What can be done with inbox marks.
 #[derive(Debug, Subcommand)]
-pub enum MarksCommand {
+enum MarksCommand {
     /// List marks
     Ls {
-        /// Only those of this job, or of this command_id
+        /// Only marks of this job or command_id
         #[arg(long, value_name = "ID")]
         id: Option<String>,
         /// At most N marks [default: all]
         #[arg(long, value_name = "N")]
         limit: Option<NonZeroUsize>,
     },
-    /// Forget that commands have taken effect: if they come again, they take effect again
+    /// Delete marks: if their commands are sent again, they take effect again
     Clear {
         /// The job, or the command_id
         id: String,
@@ -100,28 +96,26 @@ pub enum MarksCommand {
     },
 }
 
-/// How a job stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum State {
-    /// It has stages to go
+enum State {
+    /// Stages remain
     Running,
     /// All its stages have succeeded
     Succeeded,
     /// A stage has no attempt left
     Failed,
-    /// Someone has cancelled it
+    /// It was cancelled
     Cancelled,
 }
 
-/// What a command asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "UPPER")]
-pub enum Kind {
-    /// A new job
+enum Kind {
+    /// Create a job
     Create,
-    /// A job that is no longer wanted
+    /// Cancel a job
     Cancel,
-    /// Another attempt
+    /// Retry a job
     Retry,
 }
 

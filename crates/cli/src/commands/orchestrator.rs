@@ -1,4 +1,4 @@
-//! `solehold orchestrator`: turns job commands into tasks for workers, stage by stage.
+//! `solehold orchestrator`: runs jobs of several stages.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -17,7 +17,6 @@ use crate::{
     output,
 };
 
-/// Where the configuration is.
 #[derive(Debug, Args)]
 #[command(subcommand_negates_reqs = true, args_conflicts_with_subcommands = true)]
 pub struct OrchestratorArgs {
@@ -31,46 +30,45 @@ pub struct OrchestratorArgs {
     check: bool,
 }
 
-/// What else can be done with an orchestrator.
 #[derive(Debug, Subcommand)]
 enum Other {
-    /// Begin with the first command of a topic that was deleted and made anew
+    /// Start at the first command of a topic that was deleted and created again
     ///
-    /// An orchestrator ends with an error when its topic is not the one that it was. If that is meant, this lets all
-    /// partitions begin with the first command that is there. Jobs, dead letters and inbox marks are kept. Processes
-    /// that still run need not be stopped: what they have not committed yet is dropped, and they begin again.
+    /// An orchestrator ends with an error when its topic was replaced by another one. If that was intended, this
+    /// command resets all partitions to their first command. Jobs, dead letters and inbox marks are kept. Running
+    /// processes need not be stopped: they drop commands that are not committed yet, and start over.
     BeginAnew {
         /// The configuration file of the orchestrator
         #[arg(long, value_name = "FILE")]
         config: PathBuf,
-        /// Do so even if the topic is, or may be, the one that it was: its commands come again
+        /// Do so even if the topic is, or may be, the same: its commands are consumed again
         #[arg(long)]
         force: bool,
     },
-    /// Take over what another system has marked as processed in its Redis
+    /// Import the marks of processed commands from another system's Redis
     ///
-    /// For moving over from a hand-written consumer: stop it, run this, and start the orchestrator under the same
-    /// consumer group. A command that the other system has processed is then not done again, although its offset was
-    /// not committed. It may be run again. See docs/guides/moving-over.md.
+    /// For moving over from a hand-written consumer: stop it, run this command, and start the orchestrator under the
+    /// same consumer group. Commands that the other system has processed do not take effect again, even if their
+    /// offsets were not committed. The command may be repeated. See docs/guides/moving-over.md.
     ImportMarks {
         #[command(flatten)]
         keys: KeyArgs,
     },
-    /// Tell another system, in its Redis, which commands have taken effect here
+    /// Export the marks of commands that took effect here to another system's Redis
     ///
-    /// For moving back to a hand-written consumer: stop the orchestrator, run this, start the other system under the
-    /// same consumer group, and run `drain`. It may be run again. See docs/guides/moving-over.md.
+    /// For moving back to a hand-written consumer: stop the orchestrator, run this command, start the other system
+    /// under the same consumer group, and run `drain`. The command may be repeated. See docs/guides/moving-over.md.
     ExportMarks {
         #[command(flatten)]
         keys: KeyArgs,
-        /// How long the other system keeps a key
+        /// The time to live of the keys
         #[arg(long, value_name = "TIME", default_value = "7days", value_parser = humantime::parse_duration)]
         ttl: Duration,
     },
-    /// Finish the jobs that were begun, take no commands, and exit
+    /// Finish the running jobs without consuming commands, and exit
     ///
-    /// It works for all partitions outside of the consumer group, and answers on http.listen as an orchestrator does.
-    /// Stop every other process of the orchestrator first.
+    /// It owns all partitions outside of the consumer group, and serves the HTTP API on http.listen. Stop every other
+    /// process of the orchestrator first.
     Drain {
         /// The configuration file of the orchestrator
         #[arg(long, value_name = "FILE")]
@@ -78,7 +76,6 @@ enum Other {
     },
 }
 
-/// Where the keys of the other system are.
 #[derive(Debug, Args)]
 struct KeyArgs {
     /// The configuration file of the orchestrator
@@ -87,10 +84,10 @@ struct KeyArgs {
     /// The other system's Redis, as in redis://HOST:PORT/DATABASE
     #[arg(long, value_name = "URL", env = "SOLEHOLD_REDIS", hide_env_values = true)]
     redis: String,
-    /// The form of its keys, with {job_id}, {command_id} and {type} of the command that was processed
+    /// The form of its keys, with the placeholders {job_id}, {command_id} and {type}
     #[arg(long, value_name = "FORM", default_value = "job:processed:{job_id}")]
     pattern: String,
-    /// Only count: write nothing
+    /// Count only; write nothing
     #[arg(long)]
     dry_run: bool,
 }
@@ -111,7 +108,7 @@ pub async fn run(args: OrchestratorArgs, server: &ServerArgs, global: &GlobalArg
         tenant: given(&server.tenant),
         ca_cert: server.ca_cert.clone().filter(|path| !path.is_empty()).map(PathBuf::from),
     };
-    // What the Kafka client has to say is in the answer.
+    // Errors of the Kafka client are in the error message.
     let quiet = || {
         let logs = global.logs("warn,librdkafka=off,rdkafka=off")?;
         logs.start("orchestrator").map_err(CommandError::usage)
@@ -119,27 +116,27 @@ pub async fn run(args: OrchestratorArgs, server: &ServerArgs, global: &GlobalArg
     match args.other {
         Some(Other::BeginAnew { config, force }) => {
             quiet()?;
-            let begun = orchestrator::begin_anew(&config, flags, force).await.map_err(of_error)?;
-            return show(&begun, global);
+            let begun = orchestrator::begin_anew(&config, flags, force).await.map_err(command_error)?;
+            return show_begun(&begun, global);
         }
         Some(Other::ImportMarks { keys }) => {
             quiet()?;
             let (config, orders) = keys.orders();
             let imported =
                 orchestrator::import_marks(&config, flags, orders, |line| output::note(line)).await;
-            return show_import(&imported.map_err(of_error)?, global);
+            return show_import(&imported.map_err(command_error)?, global);
         }
         Some(Other::ExportMarks { keys, ttl }) => {
             quiet()?;
             let (config, orders) = keys.orders();
             let say = |line: &str| output::note(line);
             let exported = orchestrator::export_marks(&config, flags, orders, ttl, say).await;
-            return show_export(&exported.map_err(of_error)?, global);
+            return show_export(&exported.map_err(command_error)?, global);
         }
         Some(Other::Drain { config }) => {
             global.logs("info")?.start("orchestrator").map_err(CommandError::usage)?;
             let say = |line: &str| output::note(line);
-            let drained = orchestrator::drain(&config, flags, say, ending()?).await.map_err(of_error)?;
+            let drained = orchestrator::drain(&config, flags, say, ending()?).await.map_err(command_error)?;
             return show_drain(&drained, global);
         }
         None => {}
@@ -147,17 +144,17 @@ pub async fn run(args: OrchestratorArgs, server: &ServerArgs, global: &GlobalArg
     let config = args.config.unwrap_or_default();
     if args.check {
         quiet()?;
-        let remarks = orchestrator::check(&config, flags).await.map_err(of_error)?;
+        let remarks = orchestrator::check(&config, flags).await.map_err(command_error)?;
         return remarks.iter().try_for_each(output::line);
     }
     global.logs("info")?.start("orchestrator").map_err(CommandError::usage)?;
     let ending = ending()?;
-    orchestrator::run(&config, flags, |line| output::say(line), ending).await.map_err(of_error)?;
+    orchestrator::run(&config, flags, |line| output::say(line), ending).await.map_err(command_error)?;
     output::say("solehold orchestrator stopped");
     Ok(())
 }
 
-/// The first signal to end. A second one does not wait.
+/// Resolves at the first signal to end. A second signal exits at once.
 fn ending() -> Result<impl Future<Output = ()>, CommandError> {
     let mut signals = ending_signals()?;
     let (end, ending) = tokio::sync::oneshot::channel::<()>();
@@ -175,17 +172,16 @@ fn show_import(imported: &ImportedMarks, global: &GlobalArgs) -> CommandResult {
         return output::json(imported);
     }
     let ImportedMarks { dry_run, pattern, found, imported, known, skipped, examples } = imported;
-    output::line(match dry_run {
-        true => {
-            format!("found {found} keys: {imported} name a command, {skipped} do not; nothing was written")
-        }
-        false => format!("found {found} keys: imported {imported}, {known} known before, skipped {skipped}"),
+    output::line(if *dry_run {
+        format!("found {found} keys: {imported} identify a command, {skipped} do not; nothing was written")
+    } else {
+        format!("found {found} keys: imported {imported}, {known} already known, skipped {skipped}")
     })?;
     for SkippedKey { key, reason } in examples {
         output::note(format!("skipped {key:?}: {reason}"));
     }
     if *found == 0 {
-        output::note(format!("no key is like {pattern}: are --pattern and the database of --redis right?"));
+        output::note(format!("no key matches {pattern}: check --pattern and the database of --redis"));
     }
     Ok(())
 }
@@ -195,9 +191,10 @@ fn show_export(exported: &ExportedMarks, global: &GlobalArgs) -> CommandResult {
         return output::json(exported);
     }
     let ExportedMarks { dry_run, marks, exported, known, skipped } = exported;
-    output::line(match dry_run {
-        true => format!("found {marks} marks: {exported} have a key, {skipped} do not; nothing was written"),
-        false => format!("found {marks} marks: exported {exported}, {known} known before, skipped {skipped}"),
+    output::line(if *dry_run {
+        format!("found {marks} marks: {exported} have a key, {skipped} do not; nothing was written")
+    } else {
+        format!("found {marks} marks: exported {exported}, {known} already known, skipped {skipped}")
     })
 }
 
@@ -207,25 +204,24 @@ fn show_drain(drained: &Drained, global: &GlobalArgs) -> CommandResult {
     }
     let Drained { running, unsent, letters } = drained;
     output::line(format!(
-        "jobs under way: {running}; messages to send: {unsent}; letters to decide on: {letters}"
+        "jobs running: {running}; messages to send: {unsent}; unresolved letters: {letters}"
     ))
 }
 
-/// Says what was done, and what was not touched.
-fn show(begun: &BegunAnew, global: &GlobalArgs) -> CommandResult {
+fn show_begun(begun: &BegunAnew, global: &GlobalArgs) -> CommandResult {
     if global.json {
         return output::json(begun);
     }
     let BegunAnew { topic, group, partitions, dead, parked } = begun;
     output::line(format!(
-        "{partitions} partitions of {topic} begin with their first command, in group {group}"
+        "{partitions} partitions of {topic} start at their first command, in group {group}"
     ))?;
     output::line(format!(
-        "letters of the former topic that are kept: {dead} dead, {parked} parked; `solehold job letters` lists them"
+        "kept letters of the former topic: {dead} dead, {parked} parked; `solehold job letters` lists them"
     ))
 }
 
-fn of_error(error: RunError) -> CommandError {
+fn command_error(error: RunError) -> CommandError {
     let code = match &error {
         RunError::Usage(_) => ErrorCode::BadRequest,
         RunError::Unavailable(_) => ErrorCode::Unavailable,

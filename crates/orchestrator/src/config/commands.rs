@@ -1,20 +1,23 @@
-//! `commands` in the file: where the parts of commands are.
+//! Checks `commands` in the file.
 
 use solehold_process::config::{InvalidValue, invalid};
 
-use super::file::{CommandsFile, OrPath};
-use crate::{
-    command::{KindMapping, Mapping, Place, mapping::check_id},
+use crate::config::file::{CommandsFile, OrPath};
+use crate::model::{
+    command::{
+        KindMapping, Mapping, Place,
+        mapping::{id_bounds, is_id},
+    },
     limits::LABELS_MAX,
-    path::Path,
+    path::{Path, PathError},
     pipeline::StagePlan,
-    template::Text,
+    template::{TemplateError, Text},
 };
 
 /// The longest name of a label.
 const LABEL_NAME_BYTES_MAX: usize = 64;
 
-/// Checks what the file says, and fills in the defaults.
+/// Checks the section and fills in the defaults.
 pub(super) fn settle(file: &CommandsFile) -> Result<Mapping, InvalidValue> {
     let mut mapping = Mapping::default();
     if let Some(path) = &file.job_id {
@@ -43,8 +46,8 @@ pub(super) fn settle(file: &CommandsFile) -> Result<Mapping, InvalidValue> {
             let wanted = format!("use 1 to {LABEL_NAME_BYTES_MAX} letters, digits, `_` or `-`");
             return at(&key, format!("{name:?} cannot be the name of a label: {wanted}"));
         }
-        if let Some(Err(wanted)) = given.default.as_deref().map(check_id) {
-            return at(&key, format!("the default of label {name} must be {wanted}"));
+        if given.default.as_deref().is_some_and(|default| !is_id(default)) {
+            return at(&key, format!("the default of label {name} must be {}", id_bounds()));
         }
         let place = Place { path: path_at(&key, &given.path)?, default: given.default.clone() };
         mapping.labels.insert(name.clone(), place);
@@ -58,12 +61,14 @@ fn at<T>(key: &str, what: impl Into<String>) -> Result<T, InvalidValue> {
 }
 
 fn path_at(key: &str, text: &str) -> Result<Path, InvalidValue> {
-    text.parse().or_else(|error| at(key, format!("commands.{}: {error}", key.replace('/', "."))))
+    text.parse().or_else(|error: PathError| at(key, format!("commands.{}: {error}", key.replace('/', "."))))
 }
 
-/// The key is made of what is compared with the job: otherwise commands of one job could have different keys.
+/// The key may contain only values that are compared with the job: otherwise commands of one job could have different
+/// keys.
 fn key_template(written: &str, mapping: &Mapping) -> Result<Text, InvalidValue> {
-    let template: Text = written.parse().or_else(|error| at("key", format!("commands.key: {error}")))?;
+    let template: Text =
+        written.parse().or_else(|error: TemplateError| at("key", format!("commands.key: {error}")))?;
     let is_known = |path: &Path| match path.parts() {
         [name] => name == "job_id",
         [labels, name] => labels == "labels" && mapping.labels.contains_key(name),
@@ -77,13 +82,13 @@ fn key_template(written: &str, mapping: &Mapping) -> Result<Text, InvalidValue> 
     if template.paths().next().is_none() {
         return at(
             "key",
-            "commands.key is the same for all jobs, so that they would all wait for each other",
+            "commands.key is the same for all jobs, so all would be in one partition: use {job_id} or a label",
         );
     }
     Ok(template)
 }
 
-/// Labels in the arguments of tasks must be there.
+/// Checks that labels in the arguments of tasks are configured.
 pub(super) fn check_labels(stage: &StagePlan, mapping: &Mapping) -> Result<(), InvalidValue> {
     for (name, template) in stage.templates() {
         for (place, path) in template.paths() {

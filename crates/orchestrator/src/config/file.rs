@@ -8,7 +8,10 @@ use serde::{
 };
 use serde_json::Value;
 
-use crate::{command::CommandKind, dispatch::DispatchersFile, pipeline::DispatchKind};
+use crate::{
+    config::DispatchersFile,
+    model::{command::CommandKind, pipeline::DispatchKind},
+};
 use solehold_kafka::{Begin, LostMessages, Properties, Sasl, Tls, given};
 
 /// The file.

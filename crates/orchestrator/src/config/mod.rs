@@ -1,6 +1,7 @@
-//! How the orchestrator is configured: one YAML file, checked whole, with the line of what is wrong.
+//! The configuration file: read, checked, and completed with defaults. Errors name the line.
 
 mod commands;
+mod dispatchers;
 mod file;
 
 use std::{
@@ -19,33 +20,35 @@ use solehold_engine::postgres::Target;
 pub use solehold_process::config::ConfigError;
 use solehold_process::config::{InvalidValue, invalid};
 
-pub use self::file::{Assignment, CommandsFile, OrchestratorFile, Time};
-use super::{
+pub use self::{
+    dispatchers::{CeleryFile, DispatchersFile, HttpTasksFile, KafkaTasksFile},
+    file::{Assignment, CommandsFile, OrchestratorFile, Time},
+};
+use crate::model::{
     command::Mapping,
-    dispatch::DispatchersFile,
     pipeline::{Pipeline, StagePlan},
     template::Template,
 };
 use solehold_kafka::{Begin, Brokers, LostMessages};
 
-/// Everything that the orchestrator needs to know.
+/// The whole configuration, checked.
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// The name of this process.
     pub name: String,
     /// Where commands come from.
     pub kafka: KafkaSettings,
-    /// Where the parts of commands are.
+    /// How to read commands.
     pub commands: Arc<Mapping>,
     /// Where jobs are kept.
     pub postgres: PostgresSettings,
-    /// Who says which partition is whose.
+    /// How partitions are assigned to processes.
     pub ownership: Ownership,
-    /// How workers are reached.
+    /// The ways to workers.
     pub dispatchers: DispatchersFile,
-    /// The stages of jobs that are created from now on.
+    /// The stages of new jobs.
     pub pipeline: Arc<Pipeline>,
-    /// Where jobs can be read and steered.
+    /// The HTTP API.
     pub http: HttpSettings,
     /// Bounds.
     pub limits: Limits,
@@ -62,19 +65,19 @@ pub struct KafkaSettings {
     pub group: String,
     /// How many partitions the topic has.
     pub partitions: i32,
-    /// After this time a process that does not answer has lost its partitions.
+    /// A process that does not send heartbeats for this long loses its partitions.
     pub session_timeout: Duration,
-    /// Where to begin with a partition of which neither the database nor the consumer group knows anything.
+    /// Where to start in a partition without a position in the database or the consumer group.
     pub auto_offset_reset: Begin,
-    /// What to do when the broker has deleted commands that have not taken effect.
+    /// What to do when the broker has deleted commands that were not consumed.
     pub lost_messages: LostMessages,
-    /// The name of a fixed member of the group.
+    /// `group.instance.id` of this process.
     pub static_member: Option<String>,
-    /// Where job events go, if anywhere.
+    /// The topic of job events.
     pub events_topic: Option<String>,
-    /// Where copies of dead letters go, if anywhere.
+    /// The topic of copies of dead letters.
     pub dead_letter_topic: Option<String>,
-    /// Whether the brokers know headers of messages.
+    /// Whether the brokers support message headers.
     pub headers: bool,
 }
 
@@ -91,7 +94,7 @@ pub struct PostgresSettings {
     pub wait: Duration,
 }
 
-/// Who says which partition is whose.
+/// How partitions are assigned to processes.
 #[derive(Debug, Clone)]
 pub enum Ownership {
     /// The broker's consumer group.
@@ -105,7 +108,7 @@ pub enum Ownership {
 pub struct LeaseSettings {
     /// The servers.
     pub servers: Vec<String>,
-    /// The key to show them.
+    /// The API key for them.
     pub api_key: Option<SecretString>,
     /// The tenant to act for.
     pub tenant: Option<String>,
@@ -118,7 +121,7 @@ pub struct LeaseSettings {
 }
 
 impl LeaseSettings {
-    /// For the client.
+    /// The configuration of the HTTP client.
     pub fn http(&self) -> HttpConfig {
         HttpConfig {
             api_key: self.api_key.clone(),
@@ -129,12 +132,12 @@ impl LeaseSettings {
     }
 }
 
-/// Where jobs can be read and steered.
+/// The HTTP API.
 #[derive(Debug, Clone)]
 pub struct HttpSettings {
     /// The address.
     pub listen: SocketAddr,
-    /// The key that requests must show.
+    /// The API key that requests must have.
     pub api_key: Option<SecretString>,
 }
 
@@ -147,7 +150,7 @@ pub struct Limits {
     pub parallel: usize,
     /// How far the highest finished offset may be ahead of the lowest unfinished one.
     pub span: i64,
-    /// How often a command that failed is tried before it is a dead letter.
+    /// How often a failing command is tried before it becomes a dead letter.
     pub attempts: u32,
     /// How long inbox marks are kept.
     pub inbox_retention: Duration,
@@ -155,22 +158,50 @@ pub struct Limits {
     pub job_retention: Duration,
 }
 
-/// Reads a file; `change` may change what it says, such as by flags.
+/// Flags and environment variables about the Solehold server that leases partitions. They override the file.
+#[derive(Debug, Clone, Default)]
+pub struct Flags {
+    /// `leases.server`.
+    pub server: Option<String>,
+    /// `leases.api_key`.
+    pub api_key: Option<String>,
+    /// `leases.tenant`.
+    pub tenant: Option<String>,
+    /// `leases.ca_cert`.
+    pub ca_cert: Option<PathBuf>,
+}
+
+impl Flags {
+    pub(crate) fn apply(self, file: &mut OrchestratorFile) {
+        let leases = &mut file.leases;
+        leases.server = self.server.or(leases.server.take());
+        if self.api_key.is_some() {
+            leases.api_key = self.api_key;
+            leases.api_key_file = None;
+        }
+        leases.tenant = self.tenant.or(leases.tenant.take());
+        leases.ca_cert = self.ca_cert.or(leases.ca_cert.take());
+    }
+}
+
+/// Reads a file; `change` may override its values.
 pub fn load(path: &Path, change: impl FnOnce(&mut OrchestratorFile)) -> Result<Settings, ConfigError> {
     solehold_process::config::load(path, change, settle)
 }
 
-/// Checks everything and fills in the defaults.
+/// Checks all values and fills in the defaults.
 fn settle(file: OrchestratorFile) -> Result<Settings, InvalidValue> {
     let commands = commands::settle(&file.commands)?;
     let pipeline = pipeline(&file, &commands)?;
     let name = file.name.clone().unwrap_or_else(|| solehold_process::name::unique("orchestrator"));
-    let (kafka, postgres) = (kafka(&file, &name)?, postgres(&file)?);
+    let kafka = kafka(&file, &name)?;
+    let postgres = postgres(&file)?;
     let ownership = match file.kafka.partition_assignment.unwrap_or_default() {
         Assignment::Group => Ownership::Group,
         Assignment::Leases => Ownership::Leases(leases(&file, &kafka)?),
     };
-    let (http, limits) = (http(&file)?, limits(&file)?);
+    let http = http(&file)?;
+    let limits = limits(&file)?;
     Ok(Settings {
         name,
         kafka,
@@ -224,7 +255,6 @@ fn pipeline(file: &OrchestratorFile, commands: &Mapping) -> Result<Pipeline, Inv
     }
 }
 
-/// What the tasks of a stage get.
 fn template(stage: &str, key: &str, given: &Option<Value>) -> Result<Option<Template>, InvalidValue> {
     let template = given.clone().map(Template::try_from).transpose();
     template.or_else(|error| {
@@ -284,13 +314,15 @@ fn kafka(file: &OrchestratorFile, name: &str) -> Result<KafkaSettings, InvalidVa
     })
 }
 
-/// How long to wait for the database at the start, unless told otherwise.
+/// The default of `postgres.wait`.
 const POSTGRES_WAIT: Duration = Duration::from_secs(60);
 
 fn postgres(file: &OrchestratorFile) -> Result<PostgresSettings, InvalidValue> {
     let asked = &file.postgres;
     let url = match (&asked.url, &asked.url_file) {
-        (Some(_), Some(_)) => return invalid("url_file", "postgres has url and url_file: give one of them"),
+        (Some(_), Some(_)) => {
+            return invalid("url_file", "postgres.url and postgres.url_file are both set: set one of them");
+        }
         (Some(url), None) => url.clone(),
         (None, Some(path)) => read("url_file", path)?,
         (None, None) => {
@@ -357,12 +389,13 @@ fn http(file: &OrchestratorFile) -> Result<HttpSettings, InvalidValue> {
     let api_key = key(&file.http.api_key, &file.http.api_key_file)?;
     if api_key.is_none() && !listen.ip().to_canonical().is_loopback() {
         let what = format!(
-            "listen {listen} can be reached from other machines, and there is no key: give http.api_key_file, or listen on 127.0.0.1"
+            "listen {listen} is reachable from other machines without an API key: set http.api_key_file, or listen on \
+             127.0.0.1"
         );
         return invalid("listen", what);
     }
     if api_key.as_ref().is_some_and(|key| key.expose_secret().len() < 16) {
-        return invalid("http", "the key of http has fewer than 16 characters: make a longer one");
+        return invalid("http", "http.api_key has fewer than 16 characters: use a longer one");
     }
     Ok(HttpSettings { listen, api_key })
 }
@@ -373,17 +406,18 @@ fn days(count: u64) -> Duration {
 
 fn limits(file: &OrchestratorFile) -> Result<Limits, InvalidValue> {
     let asked = &file.limits;
-    // Kafka keeps messages for seven days unless it is told otherwise.
+    // Kafka keeps messages for seven days by default.
     let inbox_retention = asked.inbox_retention.map_or(days(8), |Time(time)| time);
     let job_retention = asked.job_retention.map_or(days(30).max(inbox_retention), |Time(time)| time);
     if job_retention < inbox_retention {
         let shown = humantime::format_duration;
-        let (jobs, marks) = (shown(job_retention), shown(inbox_retention));
+        let jobs = shown(job_retention);
+        let marks = shown(inbox_retention);
         return invalid(
             "job_retention",
             format!(
-                "limits.job_retention is {jobs}, less than limits.inbox_retention, {marks}: a job outlives the marks of \
-                 its commands, so that one that comes again does not begin it anew"
+                "limits.job_retention is {jobs}, less than limits.inbox_retention, {marks}: a job must outlive the marks \
+                 of its commands, so that a duplicate CREATE does not create it again"
             ),
         );
     }
@@ -408,11 +442,11 @@ fn limits(file: &OrchestratorFile) -> Result<Limits, InvalidValue> {
     Ok(limits)
 }
 
-/// A key that is given, or in a file.
+/// An API key, or the content of its file.
 fn key(given: &Option<String>, file: &Option<PathBuf>) -> Result<Option<SecretString>, InvalidValue> {
     let text = match (given, file) {
         (Some(_), Some(_)) => {
-            return invalid("api_key_file", "api_key and api_key_file are both given: give one of them");
+            return invalid("api_key_file", "api_key and api_key_file are both set: set one of them");
         }
         (Some(key), None) => Some(key.clone()),
         (None, Some(path)) => Some(read("api_key_file", path)?),

@@ -1,7 +1,7 @@
 use std::io::Write;
 
 use super::*;
-use crate::command::CommandKind;
+use crate::model::command::CommandKind;
 
 const LEAST: &str = "kafka: {brokers: 'localhost:9092'}
 postgres: {url: 'postgres://me:hunter2@localhost/jobs'}
@@ -85,11 +85,7 @@ fn jobs_are_kept_for_as_long_as_their_marks_at_least() {
 #[test]
 fn what_others_can_reach_needs_a_key() {
     let open = format!("{LEAST}http: {{listen: '0.0.0.0:7073'}}\n");
-    assert!(
-        told(&open).contains("can be reached from other machines, and there is no key"),
-        "{}",
-        told(&open)
-    );
+    assert!(told(&open).contains("is reachable from other machines without an API key"), "{}", told(&open));
     let with_key = format!("{LEAST}http: {{listen: '0.0.0.0:7073', api_key: '0123456789abcdef'}}\n");
     assert!(settings(&with_key).is_ok());
     assert!(told(&with_key.replace("0123456789abcdef", "short")).contains("fewer than 16"));
@@ -142,8 +138,8 @@ fn commands_are_mapped_as_the_file_says() {
     let text = r#"{"job_id": "j", "type": "CREATE"}"#;
     let whole = mapping.parse(Some(text.as_bytes()), Some(b"k")).expect("good");
     assert_eq!(whole.input.to_string(), r#"{"job_id":"j","type":"CREATE"}"#);
-    let told = mapping.parse(Some(br#"{"job_id": "j"}"#), Some(b"k")).expect_err("no type");
-    assert_eq!(told, "the message has no type (commands.type)");
+    let error = mapping.parse(Some(br#"{"job_id": "j"}"#), Some(b"k")).expect_err("no type");
+    assert_eq!(error.to_string(), "the message has no type (commands.type)");
 }
 
 #[test]

@@ -1,15 +1,15 @@
-//! What `--check` finds out about brokers and workers.
+//! Findings of `--check` about brokers and workers.
 
 use std::{fmt, time::Duration};
 
-/// What a stage needs of its workers.
+/// What a stage requires of its workers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StageLimits {
     /// The stage.
     pub stage: String,
-    /// What its tasks are called.
+    /// The name of its tasks.
     pub name: String,
-    /// Where they are queued, if the stage says so.
+    /// Its queue, if it has one.
     pub queue: Option<String>,
     /// How long a task may wait for a worker.
     pub queue_timeout: Duration,
@@ -20,11 +20,11 @@ pub struct StageLimits {
 /// How much a finding matters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Weight {
-    /// As it should be, or could not be asked.
+    /// As it should be, or unknown.
     Note,
-    /// Jobs still come to their end, later or with more work than necessary.
+    /// Jobs still end, but later or with more work than necessary.
     Warning,
-    /// Jobs do not come to their end.
+    /// Jobs do not end.
     Problem,
 }
 
@@ -33,7 +33,7 @@ pub enum Weight {
 pub struct Finding {
     /// How much it matters.
     pub weight: Weight,
-    /// What is so, what comes of it, and what would be better.
+    /// What was found, its consequence, and what to change.
     pub text: String,
 }
 

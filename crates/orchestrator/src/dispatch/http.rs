@@ -24,8 +24,11 @@ use reqwest::{
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::{Dispatch, DispatchError, Finding, Reports, StageLimits};
-use crate::{Report, ReportKind, Task, TaskId, wire};
+use crate::dispatch::{Dispatch, DispatchError, Finding, InvalidDispatcher, Reports, StageLimits};
+use crate::{
+    dispatch::wire,
+    model::task::{Report, ReportKind, Task, TaskId},
+};
 
 /// How many requests of one batch are under way at once.
 const PARALLEL: usize = 32;
@@ -67,16 +70,19 @@ pub struct Http {
 }
 
 impl Http {
-    /// Nothing is connected yet; an error is a mistake in the configuration. Answers that are results go to `reports`.
-    pub fn new(config: &HttpConfig, reports: Arc<dyn Reports>) -> Result<Self, String> {
+    /// Nothing is connected yet. Results in responses go to `reports`.
+    pub fn new(config: &HttpConfig, reports: Arc<dyn Reports>) -> Result<Self, InvalidDispatcher> {
+        let invalid = |what: String| InvalidDispatcher(what);
         let url: reqwest::Url =
-            config.url.parse().map_err(|error| format!("`url` {:?}: {error}", config.url))?;
+            config.url.parse().map_err(|error| invalid(format!("`url` {:?}: {error}", config.url)))?;
         if !matches!(url.scheme(), "http" | "https") {
-            return Err(format!("`url` {:?} must begin with http:// or https://", config.url));
+            return Err(invalid(format!("`url` {:?} must begin with http:// or https://", config.url)));
         }
         let mut headers = HeaderMap::new();
         for (name, value) in &config.headers {
-            let wrong = || format!("`headers`: {name:?} and its value cannot be a header");
+            let wrong = || {
+                invalid(format!("`headers`: {name:?} is not a valid header name, or has an invalid value"))
+            };
             let key = HeaderName::try_from(name.as_str()).map_err(|_| wrong())?;
             let mut value = HeaderValue::try_from(value.as_str()).map_err(|_| wrong())?;
             value.set_sensitive(true);
@@ -88,7 +94,7 @@ impl Http {
             // A redirected POST becomes a GET, and headers are not for others.
             .redirect(redirect::Policy::none())
             .build()
-            .map_err(|error| error.to_string())?;
+            .map_err(|error| invalid(error.to_string()))?;
         Ok(Self { config: config.clone(), client, reports })
     }
 
@@ -101,30 +107,34 @@ impl Http {
             .post(&url)
             .header("idempotency-key", wire::header(&task.id))
             .json(&wire::task(task, self.config.report_to.as_deref()));
-        let answer = request.send().await.map_err(|error| unreachable(format!("{url}: {}", said(&error))))?;
+        let answer =
+            request.send().await.map_err(|error| unreachable(format!("{url}: {}", with_causes(&error))))?;
         let status = answer.status();
         if status == StatusCode::ACCEPTED {
             return Ok(());
         }
         let most = if status.is_success() { ANSWER_BYTES_MAX } else { SHOWN_BYTES };
-        let body = read(answer, most).await.map_err(|error| unreachable(format!("{url}: {error}")))?;
+        let body = read(answer, most)
+            .await
+            .map_err(|error| unreachable(format!("{url}: {}", with_causes(&error))))?;
         match status {
             status if status.is_success() => {
-                let result = result(&body).map_err(|why| DispatchError::Refused(format!("{url}: {why}")))?;
+                let result =
+                    result(&body).map_err(|error| DispatchError::Refused(format!("{url}: {error}")))?;
                 let report = Report { id: task.id.clone(), kind: ReportKind::Succeeded { result } };
                 let delivered = self.reports.deliver(vec![report]).await;
-                delivered.map_err(|error| unreachable(format!("the result was not kept: {error}")))
+                delivered.map_err(|error| unreachable(format!("cannot store the result: {error}")))
             }
             status => {
                 let shown: String = String::from_utf8_lossy(&body.bytes).chars().take(SHOWN_CHARS).collect();
-                let text = format!("{url} answered {status}: {shown}");
+                let text = format!("{url} responded {status}: {shown}");
                 Err(if is_final(status) { DispatchError::Refused(text) } else { unreachable(text) })
             }
         }
     }
 }
 
-/// Whether the same request would be answered in the same way again.
+/// Whether a retry would get the same response.
 fn is_final(status: StatusCode) -> bool {
     let again = [
         StatusCode::REQUEST_TIMEOUT,
@@ -135,8 +145,8 @@ fn is_final(status: StatusCode) -> bool {
     status.is_redirection() || status.is_client_error() && !again.contains(&status)
 }
 
-/// The cause too: reqwest's own words do not say that nobody listens.
-fn said(error: &reqwest::Error) -> String {
+/// The error with its causes: reqwest's own text omits "connection refused".
+fn with_causes(error: &reqwest::Error) -> String {
     let mut text = error.to_string();
     let mut cause = std::error::Error::source(error);
     while let Some(error) = cause {
@@ -146,18 +156,18 @@ fn said(error: &reqwest::Error) -> String {
     text
 }
 
-/// What was read of an answer.
+/// The part of a response body that was read.
 #[derive(Default)]
 struct Body {
     bytes: Vec<u8>,
-    /// There is more than may be read.
+    /// Whether there is more.
     is_cut: bool,
 }
 
 /// Reads no more than `most` bytes.
-async fn read(mut answer: reqwest::Response, most: usize) -> Result<Body, String> {
+async fn read(mut answer: reqwest::Response, most: usize) -> Result<Body, reqwest::Error> {
     let mut body = Body::default();
-    while let Some(chunk) = answer.chunk().await.map_err(|error| said(&error))? {
+    while let Some(chunk) = answer.chunk().await? {
         let room = most - body.bytes.len();
         body.bytes.extend_from_slice(&chunk[..chunk.len().min(room)]);
         if chunk.len() > room {
@@ -168,25 +178,31 @@ async fn read(mut answer: reqwest::Response, most: usize) -> Result<Body, String
     Ok(body)
 }
 
-/// The result in a service's answer. No body at all is a result that says nothing.
-fn result(body: &Body) -> Result<Value, String> {
+/// A response without a usable result.
+#[derive(Debug, thiserror::Error)]
+enum InvalidResponse {
+    #[error(
+        "the response has more than {ANSWER_BYTES_MAX} bytes: store the result elsewhere, and return its location"
+    )]
+    TooLarge,
+    #[error("the response is not a JSON object such as {{\"result\": ...}} ({0})")]
+    NotJson(#[from] serde_json::Error),
+}
+
+/// The result in a service's response; null if the body is empty.
+fn result(body: &Body) -> Result<Value, InvalidResponse> {
     #[derive(Deserialize)]
     struct Answer {
         #[serde(default)]
         result: Value,
     }
     if body.is_cut {
-        return Err(format!(
-            "its answer has more than {ANSWER_BYTES_MAX} bytes: store the result elsewhere, and return where"
-        ));
+        return Err(InvalidResponse::TooLarge);
     }
     if body.bytes.is_empty() {
         return Ok(Value::Null);
     }
-    let answer: Result<Answer, _> = serde_json::from_slice(&body.bytes);
-    answer
-        .map(|answer| answer.result)
-        .map_err(|error| format!("its answer is not a JSON object such as {{\"result\": ...}} ({error})"))
+    Ok(serde_json::from_slice::<Answer>(&body.bytes)?.result)
 }
 
 #[async_trait]
@@ -196,10 +212,10 @@ impl Dispatch for Http {
         stream::iter(sending).buffered(PARALLEL).collect().await
     }
 
-    /// A service has no queue that could be asked: the report of an old attempt does not count.
+    /// A service has no queue to remove a task from: the report of an old attempt does not count.
     async fn revoke(&self, _task: &TaskId) {}
 
-    /// Reports come as answers, or to the HTTP of the orchestrators.
+    /// Reports come in responses, or to `/reports` of the HTTP API.
     async fn reports(&self, _to: &dyn Reports) -> DispatchError {
         future::pending().await
     }
@@ -207,14 +223,14 @@ impl Dispatch for Http {
     async fn check(&self, stages: &[StageLimits]) -> Result<Vec<Finding>, DispatchError> {
         let mut findings = Vec::new();
         if let Err(error) = self.client.head(&self.config.url).send().await {
-            let text = format!("{}: {}", self.config.url, said(&error));
+            let text = format!("{}: {}", self.config.url, with_causes(&error));
             findings.push(Finding::problem(text));
         }
         if self.config.report_to.is_none() {
             for stage in stages.iter().filter(|stage| stage.run_timeout > self.config.timeout) {
                 findings.push(Finding::warning(format!(
-                    "stage {}: run_timeout ({:?}) is longer than a request may take ({:?}), and there is no \
-                     report_to: a service that takes longer cannot report what came of the task",
+                    "stage {}: run_timeout ({:?}) is longer than timeout ({:?}), and report_to is not set: a service that \
+                     takes longer than timeout cannot report its result",
                     stage.stage, stage.run_timeout, self.config.timeout
                 )));
             }

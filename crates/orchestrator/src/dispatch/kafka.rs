@@ -16,14 +16,17 @@ use rdkafka::{
     producer::{FutureProducer, FutureRecord, Producer as _},
 };
 
-use super::{Dispatch, DispatchError, Finding, Reports, StageLimits};
-use crate::{Report, Task, TaskId, wire};
-use solehold_kafka::{Brokers, Member, Trouble};
+use crate::dispatch::{Dispatch, DispatchError, Finding, InvalidDispatcher, Reports, StageLimits};
+use crate::{
+    dispatch::wire,
+    model::task::{Report, Task, TaskId},
+};
+use solehold_kafka::{BrokerErrors, Brokers, Member};
 
 /// How long a task may take to be confirmed.
 const CONFIRM_WITHIN: Duration = Duration::from_secs(30);
-const ASK_WITHIN: Duration = Duration::from_secs(5);
-/// Heartbeats in the time of a session: librdkafka's own interval of 3 s would be too long for short sessions.
+const METADATA_WITHIN: Duration = Duration::from_secs(5);
+/// Heartbeats per session timeout: librdkafka's default interval of 3 s is too long for short sessions.
 const HEARTBEATS: u32 = 5;
 /// How many reports are delivered at once.
 const REPORTS_MAX: usize = 500;
@@ -37,24 +40,25 @@ pub struct KafkaConfig {
     pub reports_topic: String,
     /// The group in which the orchestrators read them.
     pub group: String,
-    /// After this time the reports that an orchestrator was reading are read by another one.
+    /// An orchestrator that does not send heartbeats for this long loses its partitions of the reports topic.
     pub session_timeout: Duration,
 }
 
 /// Sends tasks to topics.
 pub struct Kafka {
     config: KafkaConfig,
-    producer: FutureProducer<Trouble>,
+    producer: FutureProducer<BrokerErrors>,
 }
 
 impl Kafka {
-    /// Nothing is connected yet; an error is a mistake in the configuration.
-    pub fn new(config: &KafkaConfig) -> Result<Self, String> {
-        let mut client = config.brokers.client().map_err(|error| error.to_string())?;
+    /// Nothing is connected yet.
+    pub fn new(config: &KafkaConfig) -> Result<Self, InvalidDispatcher> {
+        let client = config.brokers.client();
+        let mut client = client.map_err(|error| InvalidDispatcher(error.to_string()))?;
         client.set("acks", "all").set("linger.ms", "5");
         client.set("message.timeout.ms", CONFIRM_WITHIN.as_millis().to_string());
-        let producer = client.create_with_context(Trouble::logged());
-        let producer = producer.map_err(|error| format!("Kafka's producer: {error}"))?;
+        let producer = client.create_with_context(BrokerErrors::logged());
+        let producer = producer.map_err(|error| InvalidDispatcher(format!("Kafka's producer: {error}")))?;
         Ok(Self { config: config.clone(), producer })
     }
 
@@ -67,22 +71,24 @@ impl Kafka {
         }
     }
 
-    fn consumer(&self) -> Result<Member, String> {
-        let mut client = self.config.brokers.client().map_err(|error| error.to_string())?;
+    fn consumer(&self) -> Result<Member, DispatchError> {
+        let failed =
+            |error: String| DispatchError::Unreachable(format!("Kafka's consumer of reports: {error}"));
+        let mut client = self.config.brokers.client().map_err(|error| failed(error.to_string()))?;
         let session = self.config.session_timeout;
         client.set("session.timeout.ms", session.as_millis().to_string());
         client.set("heartbeat.interval.ms", (session / HEARTBEATS).as_millis().to_string());
         client.set("group.id", &self.config.group).set("enable.auto.commit", "false");
         client.set("auto.offset.reset", "earliest").set("partition.assignment.strategy", "roundrobin");
-        let consumer = client.create_with_context::<_, StreamConsumer<_>>(Trouble::logged());
-        let consumer = consumer.map_err(|error| error.to_string())?;
-        consumer.subscribe(&[&self.config.reports_topic]).map_err(|error| error.to_string())?;
+        let consumer = client.create_with_context::<_, StreamConsumer<_>>(BrokerErrors::logged());
+        let consumer = consumer.map_err(|error| failed(error.to_string()))?;
+        consumer.subscribe(&[&self.config.reports_topic]).map_err(|error| failed(error.to_string()))?;
         Ok(Member::new(consumer))
     }
 }
 
 fn judge(error: &KafkaError, topic: &str) -> DispatchError {
-    let text = format!("the task was not written to the topic {topic}: {error}");
+    let text = format!("cannot write the task to topic {topic}: {error}");
     match error.rdkafka_error_code() {
         Some(RDKafkaErrorCode::MessageSizeTooLarge | RDKafkaErrorCode::InvalidTopic) => {
             DispatchError::Refused(text)
@@ -97,13 +103,13 @@ impl Dispatch for Kafka {
         join_all(tasks.iter().map(|task| self.send_one(task))).await
     }
 
-    /// A topic cannot take back what is in it.
+    /// A message cannot be removed from a topic.
     async fn revoke(&self, _task: &TaskId) {}
 
     async fn reports(&self, to: &dyn Reports) -> DispatchError {
         let consumer = match self.consumer() {
             Ok(consumer) => consumer,
-            Err(error) => return DispatchError::Unreachable(format!("Kafka's consumer of reports: {error}")),
+            Err(error) => return error,
         };
         loop {
             if let Err(error) = deliver(&consumer, &self.config.reports_topic, to).await {
@@ -113,19 +119,19 @@ impl Dispatch for Kafka {
     }
 
     async fn check(&self, stages: &[StageLimits]) -> Result<Vec<Finding>, DispatchError> {
-        let (producer, config) = (self.producer.clone(), self.config.clone());
+        let producer = self.producer.clone();
         let names: Vec<(String, String)> = stages
             .iter()
             .map(|stage| (format!("stage {}", stage.stage), stage.name.clone()))
-            .chain([("reports".to_owned(), config.reports_topic.clone())])
+            .chain([("reports".to_owned(), self.config.reports_topic.clone())])
             .collect();
         let asking = tokio::task::spawn_blocking(move || {
-            let metadata = producer.client().fetch_metadata(None, ASK_WITHIN);
+            let metadata = producer.client().fetch_metadata(None, METADATA_WITHIN);
             let metadata = metadata.map_err(|error| DispatchError::Unreachable(error.to_string()))?;
             let has = |name: &str| metadata.topics().iter().any(|topic| topic.name() == name);
             let missing = names.iter().filter(|(_, topic)| !has(topic));
             let text = |(what, topic): &(String, String)| {
-                Finding::warning(format!("{what}: there is no topic {topic}"))
+                Finding::warning(format!("{what}: topic {topic} does not exist"))
             };
             Ok(missing.map(text).collect())
         });
@@ -133,9 +139,9 @@ impl Dispatch for Kafka {
     }
 }
 
-/// Delivers everything that has come, and commits its offsets afterwards.
+/// Delivers all reports that have arrived, then commits their offsets.
 async fn deliver(
-    consumer: &StreamConsumer<Trouble>,
+    consumer: &StreamConsumer<BrokerErrors>,
     topic: &str,
     to: &dyn Reports,
 ) -> Result<(), DispatchError> {
@@ -147,7 +153,7 @@ async fn deliver(
         let Some(message) = next else { break };
         let message = match message {
             Ok(message) => message,
-            // The client connects again by itself.
+            // librdkafka reconnects.
             Err(KafkaError::MessageConsumption(
                 RDKafkaErrorCode::AllBrokersDown | RDKafkaErrorCode::BrokerTransportFailure,
             )) => break,
@@ -156,7 +162,7 @@ async fn deliver(
         reports.extend(read(&message));
         offsets.insert(message.partition(), message.offset() + 1);
     }
-    to.deliver(reports).await.map_err(|error| unreachable("reports were not kept", error.to_string()))?;
+    to.deliver(reports).await.map_err(|error| unreachable("cannot store reports", error.to_string()))?;
     if offsets.is_empty() {
         return Ok(());
     }
@@ -167,19 +173,20 @@ async fn deliver(
         added.map_err(|error| unreachable("committing reports", error.to_string()))?;
     }
     match consumer.commit(&list, CommitMode::Async) {
-        // The group has changed: someone else reads them again.
+        // After a rebalance, another member reads them again.
         Ok(()) | Err(KafkaError::ConsumerCommit(_)) => Ok(()),
         Err(error) => Err(unreachable("committing reports", error.to_string())),
     }
 }
 
-/// What is no report is not kept: nobody could tell which task it is about.
+/// Messages that are not reports are dropped: they have no task.
 fn read(message: &BorrowedMessage<'_>) -> Option<Report> {
     let report = wire::report(message.payload().unwrap_or_default());
     report
-        .inspect_err(|why| {
-            let (partition, offset) = (message.partition(), message.offset());
-            tracing::warn!(partition, offset, %why, "a message in the topic of reports was dropped");
+        .inspect_err(|error| {
+            let partition = message.partition();
+            let offset = message.offset();
+            tracing::warn!(partition, offset, %error, "invalid message in the reports topic; dropped");
         })
         .ok()
 }

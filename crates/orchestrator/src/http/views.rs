@@ -4,8 +4,8 @@ use serde_json::{Value, json};
 use solehold_sql::inbox::{ID_SEPARATOR, ListedMark};
 
 use crate::{
-    job::Job,
-    store::{JobSummary, Letter},
+    model::job::Job,
+    store::{DeadLetter, JobSummary},
 };
 
 /// A time as RFC 3339.
@@ -67,7 +67,7 @@ pub fn job(job: &Job, partition: i32) -> Value {
     })
 }
 
-pub fn letter(letter: &Letter) -> Value {
+pub fn letter(letter: &DeadLetter) -> Value {
     json!({
         "letter": letter.id().to_string(),
         "key": letter.key,

@@ -1,4 +1,5 @@
-//! What others have to say to jobs. Anyone may write it; only the owner of a partition takes it, under its epoch.
+//! The mailbox table: reports and requests for jobs. Every process writes it; only the owner of a partition reads and
+//! deletes its entries, under its epoch.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -10,54 +11,57 @@ use tokio_postgres::{
     types::{ToSql, Type},
 };
 
-use super::Store;
-use crate::{Report, ReportKind, command::Command};
+use crate::model::{
+    command::Command,
+    task::{Report, ReportKind},
+};
+use crate::store::Store;
 
-/// What is said.
+/// The content of mail.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "mail", rename_all = "snake_case")]
 pub enum MailBody {
     /// A worker's report.
     Report {
-        /// Of which stage.
+        /// The stage.
         stage: String,
-        /// Of which attempt.
+        /// The attempt.
         attempt: u32,
-        /// What.
+        /// The report.
         report: ReportKind,
     },
-    /// A command that came by another partition than the job's own, since the topic has more of them now.
+    /// A command from another partition than the job's own: the topic had fewer partitions when the job was created.
     Command {
         /// The command.
         command: Command,
-        /// The message that said so. Missing in what an earlier version forwarded.
+        /// Its message. Missing in mail of an earlier version.
         #[serde(default)]
         origin: Option<Origin>,
     },
-    /// A command that was forwarded and can have no effect: it is a letter of the partition by which it came.
+    /// A forwarded command that was rejected: it becomes a dead letter of the partition of its message.
     Returned {
         /// The command.
         command: Command,
-        /// The message that said so.
+        /// Its message.
         origin: Origin,
-        /// Why it has no effect.
+        /// Why it was rejected.
         reason: String,
     },
     /// An operator cancels a job.
     Cancel,
     /// An operator retries a job.
     Retry,
-    /// An operator applies a letter again, and then what is parked behind it.
+    /// An operator redrives a dead letter and the commands parked behind it.
     Redrive {
-        /// The letter.
+        /// The offset of its message.
         position: i64,
         /// The generation of its topic.
         #[serde(default)]
         generation: i64,
     },
-    /// An operator drops a letter.
+    /// An operator discards a dead letter.
     Discard {
-        /// The letter.
+        /// The offset of its message.
         position: i64,
         /// The generation of its topic.
         #[serde(default)]
@@ -65,34 +69,34 @@ pub enum MailBody {
     },
 }
 
-/// The message of a command that was forwarded, so that it can become a letter.
+/// The message of a forwarded command, so that it can become a dead letter.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Origin {
-    /// The partition by which it came.
+    /// Its partition.
     pub partition: i32,
     /// The generation of its topic.
     pub generation: i64,
     /// Its offset.
     pub position: i64,
-    /// What tells it from another message at that offset.
+    /// Distinguishes it from another message at that offset.
     pub digest: i64,
-    /// What it says.
+    /// Its payload.
     pub payload: String,
 }
 
-/// One entry. What has the same subject and name is the same: delivered twice, it counts once.
+/// One entry. Subject and name identify it: delivered twice, it counts once.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Mail {
-    /// The job, or nothing for letters.
+    /// The job; empty for mail about dead letters.
     pub subject: String,
-    /// What tells it apart from others of its subject.
+    /// Identifies it among mail of the same subject.
     pub name: String,
-    /// What it says.
+    /// Its content.
     pub body: MailBody,
 }
 
 impl Mail {
-    /// To a job.
+    /// Mail for a job; `job` is empty for mail about dead letters.
     pub fn to_job(job: &str, body: MailBody) -> Self {
         let name = match &body {
             MailBody::Report { stage, attempt, report } => {
@@ -125,50 +129,48 @@ impl Mail {
     }
 }
 
-/// The first entries of a mailbox.
+/// Entries of a mailbox, each with its arrival.
 #[derive(Debug, Default)]
-pub struct Mailbox {
-    /// What can be read, with its arrival.
+pub struct MailPage {
+    /// Entries that were parsed.
     pub mail: Vec<(i64, Mail)>,
-    /// What cannot, and why: by arrival.
+    /// Entries that cannot be parsed, and why.
     pub unreadable: Vec<(i64, String)>,
 }
 
-/// What became of mail.
+/// The outcome of a delivery.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Delivered {
-    /// Partitions that have some of it.
+    /// Partitions that have new mail.
     pub partitions: Vec<i32>,
-    /// What was dropped since there is no such job: the job, and what the mail is.
+    /// Mail that was dropped because its job does not exist: the job, and the name of the mail.
     pub without_job: Vec<(String, String)>,
 }
 
-/// Of progress only the last matters.
+/// Only the last report of progress matters.
 const PROGRESS: &str = "progress";
 
 impl Store {
-    /// Puts mail into the boxes of its jobs' partitions. Mail to jobs that are not known is dropped: a job is committed
+    /// Writes mail to the mailboxes of its jobs' partitions. Mail for unknown jobs is dropped: a job is committed
     /// before its tasks are sent.
     pub async fn deliver(&self, client: &Client, mail: Vec<Mail>) -> Result<Delivered, Error> {
-        // One statement cannot write a row twice: the first one counts, but of progress the last.
+        // One statement cannot write a row twice: the first entry counts, or the last report of progress.
         let mut distinct: HashMap<(String, String), MailBody> = HashMap::new();
         for Mail { subject, name, body } in mail {
             let is_progress = name.starts_with(PROGRESS);
             let entry = distinct.entry((subject, name));
-            match is_progress {
-                true => drop(entry.insert_entry(body)),
-                false => drop(entry.or_insert(body)),
+            if is_progress {
+                entry.insert_entry(body);
+            } else {
+                entry.or_insert(body);
             }
         }
-        // In one order, so that two deliveries, or one and the owner, never wait for each other.
+        // Sorted, so that two deliveries, or a delivery and the owner, never deadlock.
         let mut mail: Vec<_> = distinct.into_iter().collect();
         mail.sort_by(|(a, _), (b, _)| a.cmp(b));
-        let mut columns: (Vec<&str>, Vec<&str>, Vec<Value>) = Default::default();
-        for ((subject, name), body) in &mail {
-            columns.0.push(subject);
-            columns.1.push(name);
-            columns.2.push(document(body)?);
-        }
+        let subjects: Vec<&str> = mail.iter().map(|((subject, _), _)| subject.as_str()).collect();
+        let names: Vec<&str> = mail.iter().map(|((_, name), _)| name.as_str()).collect();
+        let bodies = mail.iter().map(|(_, body)| document(body)).collect::<Result<Vec<Value>, Error>>()?;
         let insert = format!(
             "WITH given AS (SELECT * FROM unnest($1::text[], $2::text[], $3::json[]) AS given (subject, name, body)), \
              put AS (INSERT INTO {mailbox} AS kept (partition, subject, name, body) \
@@ -182,7 +184,7 @@ impl Store {
             jobs = self.table("jobs")
         );
         let parameters: [(&(dyn ToSql + Sync), Type); 3] =
-            [(&columns.0, Type::TEXT_ARRAY), (&columns.1, Type::TEXT_ARRAY), (&columns.2, Type::JSON_ARRAY)];
+            [(&subjects, Type::TEXT_ARRAY), (&names, Type::TEXT_ARRAY), (&bodies, Type::JSON_ARRAY)];
         let rows = client.query_typed(&insert, &parameters).await?;
         let mut delivered = Delivered::default();
         for row in &rows {
@@ -194,7 +196,7 @@ impl Store {
         Ok(delivered)
     }
 
-    /// Puts mail about a letter into the box of its partition.
+    /// Writes mail to the mailbox of a partition.
     pub async fn deliver_to(&self, client: &Client, partition: i32, mail: &Mail) -> Result<(), Error> {
         let insert = format!(
             "INSERT INTO {} (partition, subject, name, body) VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING",
@@ -211,14 +213,14 @@ impl Store {
         Ok(())
     }
 
-    /// The first entries of a partition's mailbox that have this arrival or a later one.
+    /// The first entries of a partition's mailbox from this arrival on.
     pub async fn mailbox(
         &self,
         client: &Client,
         partition: i32,
         from: i64,
         limit: i64,
-    ) -> Result<Mailbox, Error> {
+    ) -> Result<MailPage, Error> {
         let read = format!(
             "SELECT arrival, subject, name, body::text FROM {} WHERE partition = $1 AND arrival >= $2 \
              ORDER BY arrival LIMIT $3",
@@ -227,7 +229,7 @@ impl Store {
         let parameters: [(&(dyn ToSql + Sync), Type); 3] =
             [(&partition, Type::INT4), (&from, Type::INT8), (&limit, Type::INT8)];
         let rows = client.query_typed(&read, &parameters).await?;
-        let mut mailbox = Mailbox::default();
+        let mut mailbox = MailPage::default();
         for row in &rows {
             let arrival = row.try_get(0)?;
             match serde_json::from_str(row.try_get(3)?) {
@@ -235,7 +237,7 @@ impl Store {
                     let mail = Mail { subject: row.try_get(1)?, name: row.try_get(2)?, body };
                     mailbox.mail.push((arrival, mail));
                 }
-                Err(error) => mailbox.unreadable.push((arrival, format!("it cannot be read: {error}"))),
+                Err(error) => mailbox.unreadable.push((arrival, format!("invalid content: {error}"))),
             }
         }
         Ok(mailbox)
@@ -286,7 +288,7 @@ impl Store {
         Ok(client.execute_typed(&prune, &parameters).await?)
     }
 
-    /// Deletes entries that were taken. One that was written anew meanwhile has another arrival, and stays.
+    /// Deletes entries that were applied. An entry that was overwritten meanwhile has another arrival, and stays.
     pub async fn delete_mail(&self, client: &Client, partition: i32, arrivals: &[i64]) -> Result<(), Error> {
         let delete =
             format!("WITH {} DELETE FROM {} WHERE {IS_LOCKED}", self.locked_mail(), self.table("mailbox"));
@@ -294,9 +296,8 @@ impl Store {
         Ok(())
     }
 
-    /// The entries of partition $1 with the arrivals $2, locked in the order in which deliveries write them: an owner
-    /// and a delivery that are after the same entries never wait for each other. The entries are found by their index
-    /// first, between the bounds of the arrivals, so that dead entries elsewhere in the index are not gone over.
+    /// Locks the entries of partition $1 with the arrivals $2 in the order in which deliveries write them, so that an
+    /// owner and a delivery never deadlock. The bounds on the arrival keep the index scan away from dead entries.
     fn locked_mail(&self) -> String {
         format!(
             "found AS MATERIALIZED (SELECT ctid FROM {mailbox} WHERE partition = $1 AND arrival = ANY($2) \
@@ -309,7 +310,6 @@ impl Store {
     }
 }
 
-/// Whether a row is among those that were locked.
 const IS_LOCKED: &str = "ctid = ANY(ARRAY(SELECT ctid FROM locked))";
 
 fn document(body: &MailBody) -> Result<Value, Error> {

@@ -4,23 +4,22 @@
 //!   partitions   who may write for a partition, and its position     (crates/sql)
 //!   inbox        which commands have taken effect                    (crates/sql)
 //!   pipelines    the stages that jobs started with, by digest
-//!   jobs, stages how jobs stand
-//!   mailbox      what others have to say to jobs, until the owner of their partition takes it
-//!   unreadable_mail  what of it could not take effect, and why
-//!   outbox       tasks, events and copies of letters, until they are sent and confirmed
-//!   letters      commands that cannot take effect, and those that are parked behind them
+//!   jobs, stages the state of jobs
+//!   mailbox      reports and requests for jobs, until the owner of their partition applies them
+//!   unreadable_mail  mail that could not take effect, and why
+//!   outbox       tasks, events and copies of dead letters, until they are sent and confirmed
+//!   letters      dead letters: rejected commands, and commands that are parked behind them
 //! ```
 //!
-//! Every transaction that changes jobs checks the epoch of its partition first, and so holds the lock of that row until
-//! it ends. What is not kept: how a task was sent, and what workers said of old attempts.
+//! Every transaction that changes jobs first checks the epoch of its partition, and holds the lock of that row until it
+//! ends. Not stored: how a task was sent, and reports of old attempts.
 
-mod batch;
-mod letters;
+mod dead_letters;
+mod floor;
 mod mailbox;
-mod old;
+mod old_jobs;
 mod outbox;
 mod read;
-mod reading;
 mod rows;
 
 use std::{collections::HashMap, sync::Arc};
@@ -30,29 +29,49 @@ use parking_lot::Mutex;
 use solehold_sql::{Error, inbox::Inbox, partitions::Partitions};
 use tokio_postgres::{Client, types::Type};
 
-pub(super) use self::{
-    batch::{Arrival, EVENTS, LETTERS, Outlets},
-    read::Left,
+pub(crate) use self::{
+    dead_letters::KnownDeadLetter,
+    floor::{Floor, FullReads},
+    outbox::{EVENTS, LETTERS},
+    read::RemainingWork,
 };
 pub use self::{
-    batch::{Batch, Tally},
-    letters::{Letter, LetterId, LetterState},
-    mailbox::{Delivered, Mail, MailBody, Mailbox, Origin},
+    dead_letters::{DeadLetter, DeadLetterId, DeadLetterState, InvalidDeadLetterId, NewGeneration},
+    mailbox::{Delivered, Mail, MailBody, MailPage, Origin},
     outbox::{OutboxKind, OutboxRow},
     read::{JobFilter, JobSummary},
 };
-use super::{config::ConfigError, pipeline::Pipeline};
+use crate::model::pipeline::Pipeline;
 
-/// The scope of marks that were imported from the system before this one. The scope of others is their partition.
-pub(super) const IMPORTED: &str = "imported";
-/// How many pipelines are remembered.
+/// The scope of marks that were imported from the former system. The scope of other marks is their partition.
+pub(crate) const IMPORTED: &str = "imported";
+/// How many pipelines are cached.
 const PIPELINES_KEPT: usize = 1_000;
 /// A pipeline that jobs begin with is marked as used this often.
 const USED_EVERY_MS: i64 = 60 * 60 * 1_000;
-/// The database's clock when the statement began, in milliseconds. Unlike `clock_timestamp()` it is one value for all
-/// of the statement, so an index can be searched by it. Where the statement waits it is older than the clock, so it is
-/// only good for what must be older than something, and for what is judged again.
+/// The database's time at the start of the statement, in milliseconds. Unlike `clock_timestamp()` it is constant, so an
+/// index can be searched by it. It may lag behind the clock if the statement waits, so use it only to select rows older
+/// than a given age, or candidates that are checked again.
 const NOW_MS: &str = "(extract(epoch FROM statement_timestamp()) * 1000)::bigint";
+
+/// The group and topic whose jobs are in a schema.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SchemaOwner {
+    /// The consumer group.
+    pub group: String,
+    /// The topic of commands.
+    pub topic: String,
+}
+
+/// The outcome of [`Store::prepare`].
+#[must_use]
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Prepared {
+    /// The tables exist and belong to this orchestrator.
+    Ready,
+    /// The schema has the jobs of another orchestrator.
+    InUse(SchemaOwner),
+}
 
 /// The tables of an orchestrator.
 #[derive(Debug)]
@@ -81,17 +100,17 @@ impl Store {
         &self.pool
     }
 
-    /// Who may write for a partition.
+    /// The owners and positions of partitions.
     pub fn partitions(&self) -> &Partitions {
         &self.partitions
     }
 
-    /// Which commands have taken effect.
+    /// Marks of commands that have taken effect.
     pub fn inbox(&self) -> &Inbox {
         &self.inbox
     }
 
-    /// The channel on which processes tell each other of new mail.
+    /// The LISTEN channel for notifications of new mail.
     pub fn channel(&self) -> String {
         format!("{}_mail", self.schema)
     }
@@ -100,18 +119,18 @@ impl Store {
         format!("\"{}\".{name}", self.schema)
     }
 
-    /// Makes the tables that are missing. Several processes may do so at once. A schema belongs to one group and topic.
-    pub async fn prepare(&self, group: &str, topic: &str) -> Result<Result<(), ConfigError>, Error> {
+    /// Creates missing tables. Several processes may do so at once. A schema belongs to one group and topic.
+    pub async fn prepare(&self, group: &str, topic: &str) -> Result<Prepared, Error> {
         let mut client = self.pool.get().await?;
         let tx = client.transaction().await?;
         let schema = &self.schema;
         let lock = format!("solehold orchestrator {schema}");
         tx.query_typed("SELECT pg_advisory_xact_lock(hashtext($1))", &[(&lock, Type::TEXT)]).await?;
-        let (partitions, inbox) = (self.partitions.schema(), self.inbox.migration());
+        let partitions = self.partitions.schema();
+        let inbox = self.inbox.migration();
         let first = format!("CREATE SCHEMA IF NOT EXISTS OURS;\n{partitions};\n{inbox};\n{SCHEMA}");
-        // Each is made in one transaction, and known by its last table, index or column. `CREATE INDEX IF NOT EXISTS`
-        // would wait for every writer, and meet those that write in another order in a deadlock, only to find that
-        // there is nothing to do.
+        // A step is complete if its last table, index or column exists. `CREATE INDEX IF NOT EXISTS` alone would wait
+        // for every writer, and deadlock with some, only to find that there is nothing to do.
         let steps = [
             ("letters", first.as_str()),
             ("jobs_finished", JOBS_FINISHED),
@@ -138,21 +157,22 @@ impl Store {
         tx.execute_typed(&about, &[(&group, Type::TEXT), (&topic, Type::TEXT)]).await?;
         let read = format!("SELECT consumer_group, topic FROM {}", self.table("about"));
         let row = tx.query_one(&read, &[]).await?;
-        let (their_group, their_topic): (String, String) = (row.get(0), row.get(1));
         tx.commit().await?;
-        if (their_group.as_str(), their_topic.as_str()) == (group, topic) {
-            return Ok(Ok(()));
+        let owner = SchemaOwner { group: row.get(0), topic: row.get(1) };
+        if owner.group == group && owner.topic == topic {
+            return Ok(Prepared::Ready);
         }
-        Ok(Err(ConfigError(format!(
-            "the schema {schema} has the jobs of group {their_group} and topic {their_topic}, not of {group} and {topic}: \
-             give postgres.schema another name, or name them in kafka.group and kafka.topic"
-        ))))
+        Ok(Prepared::InUse(owner))
     }
 
-    /// Keeps a pipeline, and returns its digest. Looked up each time: what this process remembers may have been rolled
-    /// back. One that was used lately is not deleted before the transaction ends, so its row need not be locked, which
-    /// would make all partitions wait for one another.
-    async fn keep_pipeline(&self, client: &Client, pipeline: &Arc<Pipeline>) -> Result<String, Error> {
+    /// Stores a pipeline, and returns its digest. It is looked up each time, since an earlier insert may have been
+    /// rolled back. A recently used one is not deleted before the transaction ends, so that its row needs no lock,
+    /// which would make all partitions wait for one another.
+    pub(crate) async fn keep_pipeline(
+        &self,
+        client: &Client,
+        pipeline: &Arc<Pipeline>,
+    ) -> Result<String, Error> {
         let text = serde_json::to_string(pipeline).map_err(|error| Error::Effect(error.to_string()))?;
         let digest = format!("{:032x}", xxhash_rust::xxh3::xxh3_128(text.as_bytes()));
         let table = self.table("pipelines");
@@ -217,7 +237,7 @@ CREATE TABLE IF NOT EXISTS OURS.letters (
     PRIMARY KEY (partition, position));
 ";
 /// Letters have the generation of their topic in their names, and an index has room for every key that is kept: at most
-/// 1024 bytes, or 512 characters and the length (`jobs::key_of`). Writers lock partitions before letters, and so does
+/// 1024 bytes, or 512 characters and the length (`owner::handler`). Writers lock partitions before letters, and so does
 /// this.
 const LETTERS_WAITING: &str = "
 ALTER TABLE OURS.partitions ADD COLUMN IF NOT EXISTS generation bigint NOT NULL DEFAULT 0;

@@ -1,8 +1,9 @@
-//! What is to be sent: written with the change that asks for it, deleted when it is confirmed.
+//! The outbox table: tasks, events and copies of dead letters to send. A row is written together with the change that
+//! causes it, and deleted once its receiver has confirmed it.
 //!
-//! A row has a number from its partition's row, drawn under the lock of that row. So numbers are in the order of
-//! commits, and a row that is read has none before it that is yet to come. Each channel (a way to workers, the events,
-//! the letters) is sent on its own, so that one that is stuck does not hold up the others.
+//! The number of a row is drawn under the lock of its partition's row. So numbers are in the order of commits: no row
+//! appears later with a lower number than one that was read. Each channel (a dispatcher, the events, the dead letters)
+//! is sent separately, so that a stuck channel does not hold up the others.
 
 use std::ops::Range;
 
@@ -13,20 +14,20 @@ use tokio_postgres::{
     types::{ToSql, Type},
 };
 
-use super::Store;
-use crate::TaskId;
+use crate::model::task::TaskId;
+use crate::store::Store;
 
-/// What a row asks for.
+/// What to send.
 #[derive(Debug, Clone, PartialEq)]
 pub enum OutboxKind {
     /// Send the task.
     Send(TaskId),
-    /// Ask workers to drop the task.
+    /// Request workers to drop the task.
     Revoke(TaskId),
-    /// Tell others.
+    /// Publish the event.
     Event(Value),
-    /// Copy the letter at this position.
-    Letter {
+    /// Publish a copy of the dead letter at this position.
+    DeadLetter {
         /// The offset of its message.
         position: i64,
         /// The generation of its topic.
@@ -34,43 +35,48 @@ pub enum OutboxKind {
     },
 }
 
-/// A row.
+/// A row of the outbox.
 #[derive(Debug, Clone, PartialEq)]
 pub struct OutboxRow {
-    /// By which way it goes.
+    /// The name of a dispatcher, or `events` or `letters`.
     pub channel: &'static str,
-    /// Rows of one job are sent one after the other; for a letter, its key.
+    /// Rows of one job are sent one after another. For a dead letter, its key.
     pub job_id: String,
-    /// What it asks for.
+    /// What to send.
     pub kind: OutboxKind,
 }
 
+/// The channels of the outbox besides the dispatchers.
+pub(crate) const EVENTS: &str = "events";
+pub(crate) const LETTERS: &str = "letters";
+
 impl Store {
-    pub(super) async fn insert_outbox(
+    pub(crate) async fn insert_outbox(
         &self,
         client: &Client,
         tenure: &Tenure,
         first: i64,
         rows: &[OutboxRow],
     ) -> Result<(), Error> {
-        let mut columns: (Vec<&str>, Vec<&str>, Vec<&str>) = Default::default();
-        let mut tasks: (Vec<Option<&str>>, Vec<Option<i32>>) = Default::default();
+        let channels: Vec<&str> = rows.iter().map(|row| row.channel).collect();
+        let jobs: Vec<&str> = rows.iter().map(|row| row.job_id.as_str()).collect();
+        let mut kinds: Vec<&str> = Vec::with_capacity(rows.len());
+        let mut stages: Vec<Option<&str>> = Vec::with_capacity(rows.len());
+        let mut attempts: Vec<Option<i32>> = Vec::with_capacity(rows.len());
         let mut documents: Vec<Option<Value>> = Vec::with_capacity(rows.len());
         for row in rows {
             let (kind, task, document) = match &row.kind {
                 OutboxKind::Send(task) => ("send", Some(task), None),
                 OutboxKind::Revoke(task) => ("revoke", Some(task), None),
                 OutboxKind::Event(document) => ("event", None, Some(document.clone())),
-                OutboxKind::Letter { position, generation: 0 } => ("letter", None, Some(json!(position))),
-                OutboxKind::Letter { position, generation } => {
+                OutboxKind::DeadLetter { position, generation: 0 } => ("letter", None, Some(json!(position))),
+                OutboxKind::DeadLetter { position, generation } => {
                     ("letter", None, Some(json!([position, generation])))
                 }
             };
-            columns.0.push(row.channel);
-            columns.1.push(&row.job_id);
-            columns.2.push(kind);
-            tasks.0.push(task.map(|task| task.stage.as_str()));
-            tasks.1.push(task.map(|task| i32::try_from(task.attempt).unwrap_or(i32::MAX)));
+            kinds.push(kind);
+            stages.push(task.map(|task| task.stage.as_str()));
+            attempts.push(task.map(|task| i32::try_from(task.attempt).unwrap_or(i32::MAX)));
             documents.push(document);
         }
         let insert = format!(
@@ -83,11 +89,11 @@ impl Store {
         let parameters: [(&(dyn ToSql + Sync), Type); 8] = [
             (&tenure.partition.number, Type::INT4),
             (&first, Type::INT8),
-            (&columns.0, Type::TEXT_ARRAY),
-            (&columns.1, Type::TEXT_ARRAY),
-            (&columns.2, Type::TEXT_ARRAY),
-            (&tasks.0, Type::TEXT_ARRAY),
-            (&tasks.1, Type::INT4_ARRAY),
+            (&channels, Type::TEXT_ARRAY),
+            (&jobs, Type::TEXT_ARRAY),
+            (&kinds, Type::TEXT_ARRAY),
+            (&stages, Type::TEXT_ARRAY),
+            (&attempts, Type::INT4_ARRAY),
             (&documents, Type::JSON_ARRAY),
         ];
         client.execute_typed(&insert, &parameters).await?;
@@ -128,7 +134,7 @@ impl Store {
             let kind = match row.get::<_, &str>(2) {
                 "send" => OutboxKind::Send(task()),
                 "revoke" => OutboxKind::Revoke(task()),
-                "letter" => letter(&document()?),
+                "letter" => dead_letter(&document()?),
                 _ => OutboxKind::Event(document()?),
             };
             found.push((row.get(0), OutboxRow { channel, job_id: job_id.clone(), kind }));
@@ -170,12 +176,12 @@ impl Store {
     }
 }
 
-/// The position of a letter, with the generation of its topic unless that is the first.
-fn letter(document: &Value) -> OutboxKind {
+/// Reads the position of a dead letter, with the generation of its topic unless that is the first.
+fn dead_letter(document: &Value) -> OutboxKind {
     let (position, generation) = match document {
         Value::Array(parts) => (parts.first(), parts.get(1)),
         position => (Some(position), None),
     };
     let number = |value: Option<&Value>| value.and_then(Value::as_i64).unwrap_or_default();
-    OutboxKind::Letter { position: number(position), generation: number(generation) }
+    OutboxKind::DeadLetter { position: number(position), generation: number(generation) }
 }

@@ -1,4 +1,4 @@
-//! What people and programs read: it takes no lock and may be a moment old.
+//! Reads without a lock: the result may be outdated by the time it is used.
 
 use solehold_sql::Error;
 use tokio_postgres::{
@@ -6,27 +6,24 @@ use tokio_postgres::{
     types::{ToSql, Type},
 };
 
-use super::{
-    Store,
+use crate::model::job::{Job, JobState, Labels};
+use crate::store::{
+    NOW_MS, Store,
     rows::{job_state, labels_of},
 };
-use crate::{
-    command::Labels,
-    job::{Job, JobState},
-};
 
-/// Which jobs.
+/// Selects jobs.
 #[derive(Debug, Clone, Default)]
 pub struct JobFilter {
-    /// In this state only.
+    /// Only jobs in this state.
     pub state: Option<JobState>,
-    /// After this id.
+    /// Only jobs after this id.
     pub after: Option<String>,
-    /// At most so many.
+    /// The most jobs to return.
     pub limit: i64,
 }
 
-/// A job as lists show it.
+/// A job in a list. The fields are those of [`Job`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct JobSummary {
     /// Its id.
@@ -49,20 +46,20 @@ pub struct JobSummary {
     pub finished_ms: Option<i64>,
 }
 
-/// What an orchestrator still has to do.
+/// Remaining work of an orchestrator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Left {
-    /// Jobs that are under way.
+pub(crate) struct RemainingWork {
+    /// Jobs in state `running`.
     pub running: i64,
-    /// Entries of the outbox.
+    /// Rows of the outbox.
     pub unsent: i64,
-    /// Letters that nobody has decided on.
-    pub letters: i64,
+    /// Dead letters that are neither redriven nor discarded.
+    pub dead_letters: i64,
 }
 
 impl Store {
-    /// What is left to do, in all partitions.
-    pub(crate) async fn left(&self, client: &Client) -> Result<Left, Error> {
+    /// Counts the remaining work of all partitions.
+    pub(crate) async fn remaining_work(&self, client: &Client) -> Result<RemainingWork, Error> {
         let count = format!(
             "SELECT (SELECT count(*) FROM {} WHERE state = $1), (SELECT count(*) FROM {}), \
              (SELECT count(*) FROM {} WHERE resolved_ms IS NULL)",
@@ -71,7 +68,7 @@ impl Store {
             self.table("letters")
         );
         let row = client.query_typed_one(&count, &[(&JobState::Running.name(), Type::TEXT)]).await?;
-        Ok(Left { running: row.get(0), unsent: row.get(1), letters: row.get(2) })
+        Ok(RemainingWork { running: row.get(0), unsent: row.get(1), dead_letters: row.get(2) })
     }
 
     /// Jobs in the order of their ids.
@@ -106,16 +103,33 @@ impl Store {
         rows.iter().map(summary).collect()
     }
 
-    /// One job, and its partition.
+    /// A job and its partition.
     pub async fn job(&self, id: &str) -> Result<Option<(Job, i32)>, Error> {
         let client = self.pool.get().await?;
         let kept = self.load(&client, &[id]).await?.pop();
         Ok(kept.map(|kept| (kept.job, kept.partition)))
     }
 
-    /// Several jobs, as far as there are any.
+    /// Those of these jobs that exist.
     pub async fn jobs(&self, ids: &[&str]) -> Result<Vec<Job>, Error> {
         let client = self.pool.get().await?;
         Ok(self.load(&client, ids).await?.into_iter().map(|kept| kept.job).collect())
+    }
+
+    /// The job, stage and attempt of stages whose deadline has passed.
+    pub async fn overdue(
+        &self,
+        client: &Client,
+        partition: i32,
+        limit: i64,
+    ) -> Result<Vec<(String, String, u32)>, Error> {
+        let read = format!(
+            "SELECT job_id, stage, attempt FROM {} WHERE partition = $1 AND deadline_ms IS NOT NULL \
+             AND deadline_ms <= {NOW_MS} ORDER BY deadline_ms LIMIT $2",
+            self.table("stages")
+        );
+        let rows = client.query_typed(&read, &[(&partition, Type::INT4), (&limit, Type::INT8)]).await?;
+        let overdue = rows.iter().map(|row| (row.get(0), row.get(1), row.get::<_, i32>(2).unsigned_abs()));
+        Ok(overdue.collect())
     }
 }

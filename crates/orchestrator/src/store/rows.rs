@@ -9,15 +9,12 @@ use tokio_postgres::{
     types::{ToSql, Type},
 };
 
-use super::Store;
-use crate::{
-    command::Labels,
-    job::{Job, JobState, Stage, StageState},
-};
+use crate::model::job::{Job, JobState, Labels, Stage, StageState};
+use crate::store::Store;
 
-/// A job, and the partition that it belongs to.
+/// A job and its partition.
 #[derive(Debug, Clone)]
-pub(super) struct Kept {
+pub(crate) struct JobRow {
     pub job: Job,
     pub partition: i32,
 }
@@ -28,8 +25,8 @@ const STAGE: &str = "job_id, place, state, attempt, failures, progress, result, 
                      finished_ms, deadline_ms";
 
 impl Store {
-    /// The jobs with these ids, as far as there are any.
-    pub(super) async fn load(&self, client: &Client, ids: &[&str]) -> Result<Vec<Kept>, Error> {
+    /// Those of these jobs that exist.
+    pub(crate) async fn load(&self, client: &Client, ids: &[&str]) -> Result<Vec<JobRow>, Error> {
         if ids.is_empty() {
             return Ok(Vec::new());
         }
@@ -39,7 +36,7 @@ impl Store {
     }
 
     /// These jobs with their stages, in the same order.
-    pub(super) async fn with_stages(&self, client: &Client, jobs: &[Row]) -> Result<Vec<Kept>, Error> {
+    pub(crate) async fn with_stages(&self, client: &Client, jobs: &[Row]) -> Result<Vec<JobRow>, Error> {
         if jobs.is_empty() {
             return Ok(Vec::new());
         }
@@ -58,7 +55,7 @@ impl Store {
             let pipeline = self.pipeline(client, row.get(5)).await?;
             let stages = stages.remove(row.get::<_, &str>(0)).unwrap_or_default();
             if stages.len() != pipeline.stages().len() {
-                return Err(Error::Effect(format!("job {} has lost stages", row.get::<_, &str>(0))));
+                return Err(Error::Effect(format!("job {} has missing stages", row.get::<_, &str>(0))));
             }
             let job = Job {
                 id: row.get(0),
@@ -73,13 +70,13 @@ impl Store {
                 finished_ms: row.get(10),
                 stages,
             };
-            kept.push(Kept { job, partition: row.get(1) });
+            kept.push(JobRow { job, partition: row.get(1) });
         }
         Ok(kept)
     }
 
-    /// Writes jobs that are new.
-    pub(super) async fn insert_jobs(
+    /// Inserts new jobs.
+    pub(crate) async fn insert_jobs(
         &self,
         client: &Client,
         partition: i32,
@@ -88,12 +85,14 @@ impl Store {
     ) -> Result<(), Error> {
         let text = |of: fn(&Job) -> &str| jobs.iter().map(|job| of(job)).collect::<Vec<&str>>();
         let number = |of: fn(&Job) -> Option<i64>| jobs.iter().map(|job| of(job)).collect::<Vec<_>>();
-        let (ids, states) = (text(|job| &job.id), text(|job| job.state.name()));
+        let ids = text(|job| &job.id);
+        let states = text(|job| job.state.name());
         let keys = text(|job| &job.key);
         let labels: Vec<Value> = jobs.iter().map(|job| json!(job.labels)).collect();
         let inputs: Vec<&Value> = jobs.iter().map(|job| &*job.input).collect();
         let reasons: Vec<Option<&str>> = jobs.iter().map(|job| job.reason.as_deref()).collect();
-        let (revisions, created) = (number(|job| Some(job.revision)), number(|job| Some(job.created_ms)));
+        let revisions = number(|job| Some(job.revision));
+        let created = number(|job| Some(job.created_ms));
         let finished = number(|job| job.finished_ms);
         let insert = format!(
             "INSERT INTO {} ({JOB}) SELECT id, $1, key, labels, input, digest, state, reason, revision, \
@@ -119,8 +118,8 @@ impl Store {
         Ok(())
     }
 
-    /// Writes how jobs stand that are there.
-    pub(super) async fn update_jobs(&self, client: &Client, jobs: &[&Job]) -> Result<(), Error> {
+    /// Updates existing jobs.
+    pub(crate) async fn update_jobs(&self, client: &Client, jobs: &[&Job]) -> Result<(), Error> {
         let ids: Vec<&str> = jobs.iter().map(|job| job.id.as_str()).collect();
         let states: Vec<&str> = jobs.iter().map(|job| job.state.name()).collect();
         let reasons: Vec<Option<&str>> = jobs.iter().map(|job| job.reason.as_deref()).collect();
@@ -144,8 +143,8 @@ impl Store {
         Ok(())
     }
 
-    /// Writes stages, new ones and those that are there.
-    pub(super) async fn write_stages(
+    /// Inserts or updates stages.
+    pub(crate) async fn write_stages(
         &self,
         client: &Client,
         partition: i32,
@@ -240,16 +239,16 @@ fn stage_of(row: &Row) -> Result<Stage, Error> {
     })
 }
 
-pub(super) fn labels_of(labels: Value) -> Result<Labels, Error> {
+pub(crate) fn labels_of(labels: Value) -> Result<Labels, Error> {
     serde_json::from_value(labels).map_err(|error| Error::Effect(format!("the labels of a job: {error}")))
 }
 
-pub(super) fn job_state(name: &str) -> Result<JobState, Error> {
+pub(crate) fn job_state(name: &str) -> Result<JobState, Error> {
     let state = JobState::ALL.into_iter().find(|state| state.name() == name);
-    state.ok_or_else(|| Error::Effect(format!("there is no state {name:?} of a job")))
+    state.ok_or_else(|| Error::Effect(format!("unknown state {name:?} of a job")))
 }
 
 fn stage_state(name: &str) -> Result<StageState, Error> {
     let state = StageState::ALL.into_iter().find(|state| state.name() == name);
-    state.ok_or_else(|| Error::Effect(format!("there is no state {name:?} of a stage")))
+    state.ok_or_else(|| Error::Effect(format!("unknown state {name:?} of a stage")))
 }

@@ -11,11 +11,11 @@ use anyhow::{Context, Result, ensure};
 use lapin::{Connection, ConnectionProperties, options::QueueDeleteOptions};
 use serde_json::{Value, json};
 use solehold_orchestrator::{
-    ReportKind,
     dispatch::{
         Dispatch as _, DispatchError, Finding, StageLimits, Weight,
         celery::{Celery, CeleryConfig},
     },
+    model::task::ReportKind,
 };
 use solehold_testkit::{RabbitMq, Redis, TempDir, wait_for};
 
@@ -211,7 +211,7 @@ async fn a_celery_worker_works_over_rabbitmq() -> Result<()> {
 
 async fn settings_are_compared_over_rabbitmq(url: &str) -> Result<()> {
     let sender = celery(url)?;
-    has(&sender.check(&stages(60)).await?, Weight::Warning, "no Celery worker answers")?;
+    has(&sender.check(&stages(60)).await?, Weight::Warning, "no Celery worker replied")?;
     let settings = json!({ "task_acks_late": false, "result_persistent": false });
     let worker = Worker { settings, ..Worker::new(url, "checked") }.start().await?;
     let findings = sender.check(&stages(60)).await?;

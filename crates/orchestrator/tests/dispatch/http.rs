@@ -11,11 +11,11 @@ use anyhow::{Result, ensure};
 use axum::{Json, Router, extract::State, http::HeaderMap, http::StatusCode, routing::post};
 use serde_json::{Value, json};
 use solehold_orchestrator::{
-    ReportKind,
     dispatch::{
         Dispatch as _, DispatchError, StageLimits, Weight,
         http::{Http, HttpConfig},
     },
+    model::task::ReportKind,
 };
 use tokio::{net::TcpListener, task::JoinSet};
 
@@ -131,6 +131,8 @@ async fn a_service_that_is_not_there_is_found_by_the_check() -> Result<()> {
     let away = refusal(&http, &task(id("j", "s", 1), "decode", json!({}))).await;
     ensure!(matches!(away, Some(DispatchError::Unreachable(_))), "{away:?}");
     let wrong = HttpConfig { url: "decode".to_owned(), ..config };
-    ensure!(Http::new(&wrong, Arc::new(Kept::default())).is_err_and(|why| why.contains("`url` \"decode\"")));
+    ensure!(
+        Http::new(&wrong, Arc::new(Kept::default())).is_err_and(|error| error.0.contains("`url` \"decode\""))
+    );
     Ok(())
 }

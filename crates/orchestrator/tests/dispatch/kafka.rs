@@ -13,13 +13,13 @@ use rdkafka::{
 use serde_json::{Value, json};
 use solehold_kafka::Brokers;
 use solehold_orchestrator::{
-    ReportKind,
     dispatch::{
         Dispatch as _, DispatchError, StageLimits,
         kafka::{Kafka, KafkaConfig},
     },
+    model::task::ReportKind,
     publish::{KafkaPublisher, Outgoing, Publish as _},
-    store::{Letter, LetterState},
+    store::{DeadLetter, DeadLetterState},
 };
 use solehold_testkit::wait_for;
 
@@ -116,20 +116,20 @@ async fn the_copy_of_a_dead_letter_names_its_origin_in_headers() -> Result<()> {
     // The tests' Kafka is older than headers.
     let mock = MockCluster::new(1)?;
     mock.create_topic("letters", 1, 1)?;
-    let letter = Letter {
+    let letter = DeadLetter {
         partition: 3,
         generation: 0,
         position: 41,
         key: "acme:final".to_owned(),
         payload: Some(b"{}".to_vec()),
         digest: None,
-        state: LetterState::Dead,
+        state: DeadLetterState::Dead,
         reason: "stage decode is not known".to_owned(),
         at_ms: 0,
     };
     let brokers = Brokers::at(mock.bootstrap_servers());
     let publisher = KafkaPublisher::new(&brokers, true).map_err(anyhow::Error::msg)?;
-    let copy = Outgoing::of_letter(&letter, "jobs", publisher.has_headers());
+    let copy = Outgoing::of_dead_letter(&letter, "jobs", publisher.has_headers());
     for published in publisher.publish("letters", &[copy]).await {
         published?;
     }

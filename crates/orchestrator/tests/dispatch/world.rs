@@ -14,8 +14,8 @@ use anyhow::Result;
 use async_trait::async_trait;
 use serde_json::Value;
 use solehold_orchestrator::{
-    Report, ReportKind, Task, TaskId,
     dispatch::{Dispatch, DispatchError, Reports},
+    model::task::{Report, ReportKind, Task, TaskId},
 };
 use solehold_testkit::{Program, python, wait_for};
 use tokio::task::JoinSet;

@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 use solehold_orchestrator::{
-    job::JobState,
-    store::{LetterState, MailBody},
+    model::job::JobState,
+    store::{DeadLetterState, MailBody, Prepared},
 };
 
 use crate::{
@@ -45,8 +45,13 @@ async fn a_command_at_the_offset_of_an_old_letter_is_judged() {
     broker.taken_when(&kit, 0).await;
     assert_eq!(kit.count("jobs").await, 2, "the commands at the offsets of old letters");
     let found = letters(&kit).await;
-    let states: Vec<(i64, LetterState)> = found.iter().map(|found| (found.position, found.state)).collect();
-    assert_eq!(states, [(1, LetterState::Dead), (2, LetterState::Parked)], "in order, the old one first");
+    let states: Vec<(i64, DeadLetterState)> =
+        found.iter().map(|found| (found.position, found.state)).collect();
+    assert_eq!(
+        states,
+        [(1, DeadLetterState::Dead), (2, DeadLetterState::Parked)],
+        "in order, the old one first"
+    );
     assert_eq!(kit.count("letters").await, 3, "none is lost");
     three.end().await;
 }
@@ -93,13 +98,17 @@ async fn letters_of_an_earlier_version_are_known_again() {
     )
     .await;
     for _ in 0..2 {
-        kit.store().prepare(GROUP, TOPIC).await.unwrap().unwrap();
+        assert_eq!(kit.store().prepare(GROUP, TOPIC).await.unwrap(), Prepared::Ready);
     }
     assert_eq!(kit.count_of("pg_indexes WHERE indexname = 'letters_open'").await, 0);
     kit.take(&tenure, &messages).await;
     let found = letters(&kit).await;
-    let states: Vec<(i64, LetterState)> = found.iter().map(|found| (found.position, found.state)).collect();
-    assert_eq!(states, [(0, LetterState::Dead), (1, LetterState::Parked), (2, LetterState::Dead)]);
+    let states: Vec<(i64, DeadLetterState)> =
+        found.iter().map(|found| (found.position, found.state)).collect();
+    assert_eq!(
+        states,
+        [(0, DeadLetterState::Dead), (1, DeadLetterState::Parked), (2, DeadLetterState::Dead)]
+    );
     assert_eq!(found[2].key, format!("{}... (2400 bytes)", "\u{1f3a5}".repeat(512)));
     assert_eq!(kit.count("partitions WHERE generation = 0").await, 1, "they are of the same topic");
     let attending = kit.attend(&tenure);

@@ -79,7 +79,7 @@ impl Broker {
             pool: kit.store().pool().clone(),
             partitions: kit.store().partitions().clone(),
             handler: Arc::new(kit.jobs.clone()),
-            figures: kit.jobs.figures().consumer().clone(),
+            metrics: kit.jobs.metrics().consumer().clone(),
             name: name.to_owned(),
             leases: None,
             hook: None,

@@ -1,6 +1,6 @@
 //! Rows that are dead and cannot be removed yet, because someone keeps an old snapshot, do not slow down what follows.
 
-use solehold_orchestrator::{ReportKind, job::JobState};
+use solehold_orchestrator::model::{job::JobState, task::ReportKind};
 
 use crate::kit::{Kit, PATIENCE};
 

@@ -3,9 +3,8 @@
 use serde_json::{Value, json};
 use solehold_kafka::Message;
 use solehold_orchestrator::{
-    ReportKind,
-    job::JobState,
-    store::{LetterState, MailBody},
+    model::{job::JobState, task::ReportKind},
+    store::{DeadLetterState, MailBody},
 };
 use solehold_sql::partitions::Tenure;
 use solehold_testkit::wait_for;
@@ -37,7 +36,7 @@ async fn a_command_of_another_organization_is_not_forwarded() {
     kit.take(&other, &[command(&kit, &other, "CANCEL", "a", "mallory")]).await;
     assert_eq!(kit.count("mailbox").await, 0, "it was forwarded");
     let found = letters(&kit).await;
-    assert_eq!((found[0].partition, found[0].state), (1, LetterState::Dead));
+    assert_eq!((found[0].partition, found[0].state), (1, DeadLetterState::Dead));
     assert_eq!(
         found[0].reason,
         "job a has match_id m and organization_id acme, and this command match_id m and organization_id mallory"
@@ -73,11 +72,11 @@ async fn a_forwarded_command_whose_job_was_deleted_is_a_letter_where_it_came_in(
     assert!(sent.contains(r#""command_id":"1""#), "as it was sent: {sent}");
     let is_copied = async || kit.topics.published.lock().unwrap().iter().any(|(topic, _)| topic == "letters");
     wait_for("a copy of the letter", PATIENCE, is_copied).await.unwrap();
-    let text = kit.jobs.figures().text().unwrap();
+    let text = kit.jobs.metrics().text().unwrap();
     assert!(text.contains("dead_letters_total 1\n"), "{text}");
     // Later commands of its key wait behind it, and it can be applied again.
     kit.take(&other, &[command(&kit, &other, "RETRY", "a", "acme")]).await;
-    assert_eq!(letters(&kit).await[1].state, LetterState::Parked);
+    assert_eq!(letters(&kit).await[1].state, DeadLetterState::Parked);
     let again =
         json!({"job_id": "a", "organization_id": "acme", "match_id": "m", "type": "CREATE", "input": 2});
     kit.execute("DELETE FROM orchestrator.inbox WHERE command = 'CREATE'").await;
@@ -100,7 +99,7 @@ async fn mail_whose_job_is_gone_is_counted() {
     kit.count_when("mailbox", 0).await;
     // Two were gone when they were read, and one when it came in.
     kit.succeed("gone", "decode", 1).await;
-    let is_counted = async || kit.jobs.figures().text().unwrap().contains("mail_without_job_total 3\n");
+    let is_counted = async || kit.jobs.metrics().text().unwrap().contains("mail_without_job_total 3\n");
     wait_for("all to be counted", PATIENCE, is_counted).await.unwrap();
     // That of an old attempt is not.
     kit.take(&home, &[command(&kit, &home, "CREATE", "a", "acme")]).await;

@@ -6,7 +6,7 @@ use rand::{Rng, RngExt, SeedableRng, rngs::StdRng, seq::IndexedRandom};
 use serde_json::json;
 use solehold_orchestrator::{
     publish::KafkaPublisher,
-    store::{LetterState, MailBody},
+    store::{DeadLetterState, MailBody},
 };
 use solehold_testkit::wait_for;
 
@@ -163,7 +163,7 @@ async fn whatever_a_message_says_it_has_an_effect_or_is_a_letter() {
     for partition in 0..PARTITIONS {
         broker.taken_when(&kit, partition).await;
     }
-    let text = kit.jobs.figures().text().unwrap();
+    let text = kit.jobs.metrics().text().unwrap();
     assert!(text.contains(&format!("job_commands_total {MESSAGES}\n")), "{text}");
     let mut seen = HashSet::new();
     for (partition, offset, payload) in sent {
@@ -177,7 +177,7 @@ async fn whatever_a_message_says_it_has_an_effect_or_is_a_letter() {
     }
     // What is parked is applied, down to the last.
     wait_for("all letters to be decided on", PATIENCE * 3, async || {
-        for letter in letters(&kit).await.iter().filter(|letter| letter.state == LetterState::Dead) {
+        for letter in letters(&kit).await.iter().filter(|letter| letter.state == DeadLetterState::Dead) {
             ask_of(&kit, letter.partition, MailBody::Discard { position: letter.position, generation: 0 })
                 .await;
         }

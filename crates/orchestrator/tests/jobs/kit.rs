@@ -11,13 +11,16 @@ use deadpool_postgres::{Manager, Pool, Runtime};
 use serde_json::{Value, json};
 use solehold_kafka::{Done, Failure, Handler, Message};
 use solehold_orchestrator::{
-    Desk, Jobs, Parts, Report, ReportKind, Task, TaskId,
-    command::{Command, Mapping, Place},
+    Mailbox, Orchestrator, Parts,
     dispatch::{Dispatch, DispatchError, Finding, Reports, StageLimits},
-    job::{Job, JobState},
-    pipeline::{DispatchKind, Pipeline, StagePlan},
+    model::{
+        command::{Command, Mapping, Place},
+        job::{Job, JobState},
+        pipeline::{DispatchKind, Pipeline, StagePlan},
+        task::{Report, ReportKind, Task, TaskId},
+    },
     publish::{Outgoing, Publish},
-    store::Store,
+    store::{Prepared, Store},
 };
 use solehold_sql::partitions::{Partition, Raised, Standing, Tenure};
 use solehold_testkit::{Postgres, wait_for};
@@ -115,7 +118,7 @@ impl Topics {
 
 /// An orchestrator's heart.
 pub struct Kit {
-    pub jobs: Jobs,
+    pub jobs: Orchestrator,
     pub workers: Arc<Workers>,
     pub topics: Arc<Topics>,
     next_offsets: Mutex<BTreeMap<i32, i64>>,
@@ -168,10 +171,10 @@ impl Kit {
     ) -> Self {
         let url = Postgres::shared().await.unwrap().create_database("jobs").await.unwrap();
         let store = Arc::new(Store::new(pool(&url), "orchestrator").unwrap());
-        store.prepare(GROUP, TOPIC).await.unwrap().unwrap();
+        assert_eq!(store.prepare(GROUP, TOPIC).await.unwrap(), Prepared::Ready);
         let (workers, topics) = (Arc::new(Workers::default()), Arc::new(Topics::default()));
         let parts = Parts {
-            desk: Arc::new(Desk::new(store)),
+            mailbox: Arc::new(Mailbox::new(store)),
             commands: Arc::new(labelled()),
             pipeline: Arc::new(Pipeline::new(stages).unwrap()),
             dispatchers: vec![(DispatchKind::Celery, workers.clone())],
@@ -181,16 +184,16 @@ impl Kit {
             inbox_retention,
             job_retention,
         };
-        Self { jobs: Jobs::new(parts), workers, topics, next_offsets: Mutex::default() }
+        Self { jobs: Orchestrator::new(parts), workers, topics, next_offsets: Mutex::default() }
     }
 
     /// The same database and workers with another process: nothing of the first one's memory.
     pub fn restarted(&self, parts: impl FnOnce(Parts) -> Parts) -> Self {
         let next_offsets = Mutex::new(self.next_offsets.lock().unwrap().clone());
         let (workers, topics) = (self.workers.clone(), self.topics.clone());
-        let desk = Arc::new(Desk::new(self.jobs.store().clone()));
-        let parts = parts(Parts { desk, ..self.jobs.parts().clone() });
-        Self { jobs: Jobs::new(parts), workers, topics, next_offsets }
+        let mailbox = Arc::new(Mailbox::new(self.jobs.store().clone()));
+        let parts = parts(Parts { mailbox, ..self.jobs.parts().clone() });
+        Self { jobs: Orchestrator::new(parts), workers, topics, next_offsets }
     }
 
     pub fn store(&self) -> &Store {
@@ -278,7 +281,7 @@ impl Kit {
 
     pub async fn report(&self, job: &str, stage: &str, attempt: u32, kind: ReportKind) {
         let id = TaskId { job: job.to_owned(), stage: stage.to_owned(), attempt };
-        self.jobs.desk().deliver(vec![Report { id, kind }]).await.unwrap();
+        self.jobs.mailbox().deliver(vec![Report { id, kind }]).await.unwrap();
     }
 
     pub async fn succeed(&self, job: &str, stage: &str, attempt: u32) {

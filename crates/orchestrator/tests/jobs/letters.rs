@@ -4,21 +4,23 @@ use std::time::Duration;
 
 use serde_json::json;
 use solehold_orchestrator::{
-    ReportKind,
-    job::{JobState, StageState},
-    store::{Letter, LetterState, Mail, MailBody},
+    model::{
+        job::{JobState, StageState},
+        task::ReportKind,
+    },
+    store::{DeadLetter, DeadLetterState, Mail, MailBody},
 };
 use solehold_testkit::wait_for;
 
 use crate::kit::{Kit, PATIENCE, stage};
 
 /// Letters that nobody has decided on.
-pub async fn letters(kit: &Kit) -> Vec<Letter> {
+pub async fn letters(kit: &Kit) -> Vec<DeadLetter> {
     let client = kit.store().pool().get().await.unwrap();
-    kit.store().list_letters(&client, None, 100).await.unwrap()
+    kit.store().list_dead_letters(&client, None, 100).await.unwrap()
 }
 
-pub async fn states(kit: &Kit) -> Vec<(i64, LetterState)> {
+pub async fn states(kit: &Kit) -> Vec<(i64, DeadLetterState)> {
     letters(kit).await.iter().map(|letter| (letter.position, letter.state)).collect()
 }
 
@@ -30,7 +32,7 @@ pub async fn ask_of(kit: &Kit, partition: i32, body: MailBody) {
     let client = kit.store().pool().get().await.unwrap();
     kit.store().deliver_to(&client, partition, &Mail::to_job("", body)).await.unwrap();
     drop(client);
-    kit.jobs.desk().wakes().mail(&[partition]);
+    kit.jobs.mailbox().notifier().mail(&[partition]);
     kit.count_when("mailbox", 0).await;
 }
 
@@ -67,7 +69,7 @@ async fn a_dead_letter_parks_its_key_and_a_redrive_applies_all_in_order() {
     let cancel = kit.command_of(&tenure, "CANCEL", "b", "m");
     let elsewhere = kit.command_of(&tenure, "CREATE", "c", "other");
     kit.take(&tenure, &[early.clone(), create.clone(), cancel.clone(), elsewhere]).await;
-    let expected = [(0, LetterState::Dead), (1, LetterState::Parked), (2, LetterState::Parked)];
+    let expected = [(0, DeadLetterState::Dead), (1, DeadLetterState::Parked), (2, DeadLetterState::Parked)];
     assert_eq!(states(&kit).await, expected);
     assert_eq!(kit.count("jobs").await, 1, "other keys go on");
     // They come again: still one letter each.
@@ -137,11 +139,11 @@ async fn what_is_no_command_or_says_something_else_is_a_letter() {
     });
     kit.take(&tenure, &[kit.message(&tenure, "org:m-a", other)]).await;
     let client = kit.store().pool().get().await.unwrap();
-    let letters = kit.store().list_letters(&client, None, 100).await.unwrap();
+    let letters = kit.store().list_dead_letters(&client, None, 100).await.unwrap();
     let reasons: Vec<&str> = letters.iter().map(|letter| letter.reason.as_str()).collect();
     assert!(reasons[0].starts_with("this is not a job command: EOF"), "{reasons:?}");
     assert!(reasons[1].contains("the message has no job_id"), "{reasons:?}");
-    assert_eq!(reasons[2], "another CREATE of job a with the id a came before, and said something else");
+    assert_eq!(reasons[2], "an earlier CREATE of job a with the id a had another content");
     assert_eq!(kit.job("a").await.input.as_ref(), &json!({"video": "a"}));
 }
 
@@ -171,10 +173,7 @@ async fn the_same_command_id_for_two_jobs_names_two_commands() {
     let mut other = command("CANCEL", "a", Some("1"));
     other.payload = Some(String::from_utf8_lossy(&other.payload.unwrap()).replace("}", ", \"x\": 1}").into());
     kit.take(&tenure, &[other]).await;
-    assert_eq!(
-        letters(&kit).await[0].reason,
-        "another CANCEL of job a with the id 1 came before, and said something else"
-    );
+    assert_eq!(letters(&kit).await[0].reason, "an earlier CANCEL of job a with the id 1 had another content");
 }
 
 /// Marks did not have the job in their names before.
@@ -243,7 +242,7 @@ async fn one_unreadable_mail_does_not_stop_the_mailbox() {
     kit.count_when("mailbox", 0).await;
     assert_eq!(kit.count("unreadable_mail WHERE reason LIKE 'it cannot be read%'").await, 3);
     assert_eq!(kit.count("unreadable_mail WHERE subject = 'b' AND reason LIKE '%refused%'").await, 1);
-    let text = kit.jobs.figures().text().unwrap();
+    let text = kit.jobs.metrics().text().unwrap();
     assert!(text.contains("unreadable_mail_total 4\n"), "{text}");
     attending.leave().await;
 }

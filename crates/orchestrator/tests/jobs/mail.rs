@@ -3,10 +3,12 @@
 use serde_json::json;
 use solehold_kafka::Message;
 use solehold_orchestrator::{
-    Report, ReportKind, TaskId,
     dispatch::Reports as _,
-    job::{JobState, StageState},
-    limits::{REASON_BYTES_MAX, RESULT_BYTES_MAX},
+    model::{
+        job::{JobState, StageState},
+        limits::{REASON_BYTES_MAX, RESULT_BYTES_MAX},
+        task::{Report, ReportKind, TaskId},
+    },
 };
 use solehold_testkit::wait_for;
 
@@ -30,15 +32,15 @@ async fn a_delivery_of_progress_and_the_owner_lock_rows_in_one_order() {
     kit.take(&tenure, &["a", "z"].map(|job| kit.command(&tenure, "CREATE", job))).await;
     // In the mailbox, z comes before a.
     for job in ["z", "a"] {
-        kit.jobs.desk().deliver(vec![progress(job, 0.1)]).await.unwrap();
+        kit.jobs.mailbox().deliver(vec![progress(job, 0.1)]).await.unwrap();
     }
     let mut client = kit.store().pool().get().await.unwrap();
     let tx = client.transaction().await.unwrap();
     tx.execute("SELECT FROM orchestrator.mailbox WHERE subject = 'a' FOR UPDATE", &[]).await.unwrap();
     // First in line for a: a delivery. Behind it: the owner, who has read both.
-    let desk = kit.jobs.desk().clone();
+    let mailbox = kit.jobs.mailbox().clone();
     let delivery =
-        tokio::spawn(async move { desk.deliver(vec![progress("a", 0.5), progress("z", 0.5)]).await });
+        tokio::spawn(async move { mailbox.deliver(vec![progress("a", 0.5), progress("z", 0.5)]).await });
     let waits = "pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()";
     wait_for("the delivery to wait", PATIENCE, async || kit.count_of(waits).await == 1).await.unwrap();
     let attending = kit.attend(&tenure);
@@ -64,12 +66,12 @@ async fn two_workers_that_report_progress_of_the_same_jobs_meet_no_deadlock() {
     kit.take(&tenure, &creates).await;
     let attending = kit.attend(&tenure);
     let worker = |shift: usize| {
-        let (desk, mut jobs) = (kit.jobs.desk().clone(), jobs.clone());
+        let (mailbox, mut jobs) = (kit.jobs.mailbox().clone(), jobs.clone());
         tokio::spawn(async move {
             for round in 1..=ROUNDS {
                 jobs.rotate_left(shift);
                 let fraction = f64::from(round) / f64::from(ROUNDS);
-                desk.deliver(jobs.iter().map(|job| progress(job, fraction)).collect()).await.unwrap();
+                mailbox.deliver(jobs.iter().map(|job| progress(job, fraction)).collect()).await.unwrap();
             }
         })
     };
@@ -99,7 +101,7 @@ async fn a_report_that_is_too_large_fails_its_attempt_and_stops_no_other() {
         report("long", ReportKind::Failed { reason: "no GPU ".repeat(500_000) }),
         report("good", ReportKind::Succeeded { result: json!("x".repeat(RESULT_BYTES_MAX - 2)) }),
     ];
-    kit.jobs.desk().deliver(reports).await.unwrap();
+    kit.jobs.mailbox().deliver(reports).await.unwrap();
     // Before the owner has seen any of it.
     let large = RESULT_BYTES_MAX + 1_000;
     assert_eq!(kit.count(&format!("mailbox WHERE octet_length(body::text) > {large}")).await, 0);

@@ -20,10 +20,12 @@ use kit::{GROUP, HOUR, Kit, PATIENCE, TOPIC, stage};
 use serde_json::json;
 use solehold_kafka::Message;
 use solehold_orchestrator::{
-    Report, ReportKind, TaskId,
     dispatch::Reports,
-    job::{JobState, StageState},
-    store::Store,
+    model::{
+        job::{JobState, StageState},
+        task::{Report, ReportKind, TaskId},
+    },
+    store::{Prepared, SchemaOwner, Store},
 };
 use solehold_sql::partitions::Standing;
 use solehold_testkit::wait_for;
@@ -42,7 +44,7 @@ async fn a_thousand_commands_are_one_batch() {
     // All of them again, as after a rebalance: nothing happens.
     kit.take(&tenure, &messages).await;
     assert_eq!((kit.count("jobs").await, kit.count("inbox").await), (1_000, 1_000));
-    assert!(kit.jobs.figures().text().unwrap().contains("idempotency_hits_total 1000"));
+    assert!(kit.jobs.metrics().text().unwrap().contains("idempotency_hits_total 1000"));
     let attending = kit.attend(&tenure);
     kit.count_when("outbox", 0).await;
     let taken = kit.workers.taken();
@@ -53,7 +55,7 @@ async fn a_thousand_commands_are_one_batch() {
             id: TaskId { job: format!("j{}", n % 1_000), stage: stage.to_owned(), attempt: 1 },
             kind: ReportKind::Succeeded { result: json!(n) },
         };
-        kit.jobs.desk().deliver((0..2_000).map(report).collect()).await.unwrap();
+        kit.jobs.mailbox().deliver((0..2_000).map(report).collect()).await.unwrap();
         kit.count_when("mailbox", 0).await;
     }
     kit.count_when("jobs WHERE state = 'succeeded'", 1_000).await;
@@ -73,7 +75,7 @@ async fn a_crash_between_any_two_steps_loses_and_doubles_nothing() {
     for table in ["jobs", "stages", "inbox", "outbox", "pipelines"] {
         assert_eq!(kit.count(table).await, 0, "{table}");
     }
-    let counted = || kit.jobs.figures().text().unwrap();
+    let counted = || kit.jobs.metrics().text().unwrap();
     assert!(
         counted().contains("job_commands_total 0\n"),
         "what was rolled back does not count: {}",
@@ -117,7 +119,8 @@ async fn a_new_owner_goes_on_from_the_last_committed_stage_with_the_pipeline_of_
     // Its successor has another configuration: that is for new jobs.
     let other = kit.restarted(|mut parts| {
         let stages = vec![stage("everything", &[])];
-        parts.pipeline = std::sync::Arc::new(solehold_orchestrator::pipeline::Pipeline::new(stages).unwrap());
+        parts.pipeline =
+            std::sync::Arc::new(solehold_orchestrator::model::pipeline::Pipeline::new(stages).unwrap());
         parts
     });
     let tenure = other.tenure(3).await;
@@ -197,7 +200,7 @@ async fn only_the_first_result_of_the_present_attempt_counts() {
     let tasks = [("a\0", "decode"), ("a", &long), ("a", "decode")];
     let tasks = tasks.map(|(job, stage)| TaskId { job: job.to_owned(), stage: stage.to_owned(), attempt: 1 });
     let reports = tasks.map(|id| Report { id, kind: ReportKind::Started });
-    kit.jobs.desk().deliver(reports.into()).await.unwrap();
+    kit.jobs.mailbox().deliver(reports.into()).await.unwrap();
     kit.job_when("a", |job| job.stages[0].state == StageState::Running).await;
     kit.report("a", "decode", 1, ReportKind::Failed { reason: "no GPU".to_owned() }).await;
     kit.taken_when("a", "decode", 2).await;
@@ -261,10 +264,10 @@ async fn a_schema_belongs_to_one_group_and_topic() {
     let again = Store::new(kit.store().pool().clone(), "orchestrator").unwrap();
     // What came later is made in a schema that was there before.
     kit.execute("DROP INDEX orchestrator.jobs_finished").await;
-    again.prepare(GROUP, TOPIC).await.unwrap().unwrap();
+    assert_eq!(again.prepare(GROUP, TOPIC).await.unwrap(), Prepared::Ready);
     assert_eq!(kit.count_of("pg_indexes WHERE indexname = 'jobs_finished'").await, 1);
-    let error = again.prepare(GROUP, "other").await.unwrap().unwrap_err().to_string();
-    assert!(error.contains("has the jobs of group orchestrators and topic jobs.commands"), "{error}");
+    let owner = SchemaOwner { group: GROUP.to_owned(), topic: TOPIC.to_owned() };
+    assert_eq!(again.prepare(GROUP, "other").await.unwrap(), Prepared::InUse(owner));
 }
 
 #[tokio::test]

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use solehold_kafka::Message;
-use solehold_orchestrator::store::MailBody;
+use solehold_orchestrator::store::{MailBody, Prepared};
 
 use crate::{
     kit::{GROUP, Kit, TOPIC, stage},
@@ -94,7 +94,7 @@ async fn indexes_that_cleaning_needs_are_added_to_tables_that_are_there() {
     )
     .await;
     assert_eq!(kit.count_of(indexes).await, all - 6);
-    kit.store().prepare(GROUP, TOPIC).await.unwrap().unwrap();
+    assert_eq!(kit.store().prepare(GROUP, TOPIC).await.unwrap(), Prepared::Ready);
     assert_eq!(kit.count_of(indexes).await, all);
 }
 

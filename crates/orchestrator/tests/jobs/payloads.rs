@@ -4,13 +4,15 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use solehold_orchestrator::{
-    Report, ReportKind, TaskId,
-    command::{Mapping, Place},
     dispatch::Reports,
-    job::JobState,
-    pipeline::{Pipeline, StagePlan},
-    store::{LetterState, MailBody},
-    template::Template,
+    model::{
+        command::{Mapping, Place},
+        job::JobState,
+        pipeline::{Pipeline, StagePlan},
+        task::{Report, ReportKind, TaskId},
+        template::Template,
+    },
+    store::{DeadLetterState, MailBody, Prepared},
 };
 use solehold_testkit::wait_for;
 
@@ -122,7 +124,7 @@ async fn tasks_get_what_the_templates_of_their_stage_say() {
         (found.len(), found[0].state, found[0].reason.as_str()),
         (
             1,
-            LetterState::Dead,
+            DeadLetterState::Dead,
             "CREATE of job b: the message has no input.frames, which kwargs.frames of stage decode needs"
         )
     );
@@ -135,7 +137,7 @@ async fn tasks_get_what_the_templates_of_their_stage_say() {
     kit.report("a", "decode", 1, ReportKind::Succeeded { result: json!({"length": 2}) }).await;
     let job = kit.state_when("a", JobState::Failed).await;
     let reason =
-        "stage detect: it could not be dispatched: kwargs of stage detect: there is no results.decode.size";
+        "stage detect: the task was rejected: kwargs of stage detect: there is no results.decode.size";
     assert_eq!(job.reason.as_deref(), Some(reason));
     assert_eq!(kit.workers.took("a"), [("decode".to_owned(), 1)]);
     // The file is corrected, and the letter takes effect with its stages.
@@ -178,8 +180,8 @@ async fn a_database_of_jobs_with_organizations_is_taken_over() {
     };
     kit.execute(&forwarded("a", "m-a")).await;
     kit.execute(&forwarded("b", "m-other")).await;
-    kit.store().prepare(GROUP, TOPIC).await.unwrap().unwrap();
-    kit.store().prepare(GROUP, TOPIC).await.unwrap().unwrap();
+    assert_eq!(kit.store().prepare(GROUP, TOPIC).await.unwrap(), Prepared::Ready);
+    assert_eq!(kit.store().prepare(GROUP, TOPIC).await.unwrap(), Prepared::Ready);
     // Mail is read, events are sent with their key, and commands find their jobs.
     let attending = kit.attend(&home);
     kit.state_when("a", JobState::Cancelled).await;
@@ -194,9 +196,9 @@ async fn a_database_of_jobs_with_organizations_is_taken_over() {
         id: TaskId { job: "b".to_owned(), stage: stage.to_owned(), attempt: 1 },
         kind: ReportKind::Succeeded { result: json!(1) },
     };
-    kit.jobs.desk().deliver(vec![report("decode")]).await.unwrap();
+    kit.jobs.mailbox().deliver(vec![report("decode")]).await.unwrap();
     kit.taken_when("b", "detect", 1).await;
-    kit.jobs.desk().deliver(vec![report("detect")]).await.unwrap();
+    kit.jobs.mailbox().deliver(vec![report("detect")]).await.unwrap();
     kit.state_when("b", JobState::Succeeded).await;
     kit.count_when("outbox", 0).await;
     let published = kit.topics.published.lock().unwrap().clone();

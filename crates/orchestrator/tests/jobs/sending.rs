@@ -14,8 +14,10 @@ use serde_json::{Value, json};
 use solehold_kafka::Message;
 use solehold_orchestrator::{
     dispatch::http::{Http, HttpConfig},
-    job::JobState,
-    pipeline::{DispatchKind, Pipeline, StagePlan},
+    model::{
+        job::JobState,
+        pipeline::{DispatchKind, Pipeline, StagePlan},
+    },
     store::{Mail, MailBody},
 };
 use solehold_testkit::wait_for;
@@ -96,7 +98,7 @@ fn sending(kit: &Kit, url: &str, stages: &[&str]) -> Kit {
             timeout: Duration::from_secs(10),
             report_to: None,
         };
-        let http = Http::new(&config, parts.desk.clone()).unwrap();
+        let http = Http::new(&config, parts.mailbox.clone()).unwrap();
         parts.dispatchers = vec![(DispatchKind::Http, Arc::new(http))];
         parts
     })
@@ -172,12 +174,12 @@ async fn requests_to_drop_tasks_that_hang_do_not_hold_back_tasks() {
     kit.count_when("outbox", 0).await;
     kit.workers.revokes_hang.send_replace(true);
     let cancel = jobs.iter().map(|job| Mail::to_job(job, MailBody::Cancel)).collect();
-    kit.jobs.desk().deliver_mail(cancel).await.unwrap();
+    kit.jobs.mailbox().deliver_mail(cancel).await.unwrap();
     kit.state_when("j99", JobState::Cancelled).await;
     kit.take(&tenure, &[kit.command(&tenure, "CREATE", "other")]).await;
     kit.taken_when("other", "decode", 1).await;
     // The next task of a job waits for what comes before it.
-    kit.jobs.desk().deliver_mail(vec![Mail::to_job("j5", MailBody::Retry)]).await.unwrap();
+    kit.jobs.mailbox().deliver_mail(vec![Mail::to_job("j5", MailBody::Retry)]).await.unwrap();
     kit.state_when("j5", JobState::Running).await;
     kit.take(&tenure, &[kit.command(&tenure, "CREATE", "another")]).await;
     kit.taken_when("another", "decode", 1).await;

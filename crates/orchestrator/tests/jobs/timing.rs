@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use solehold_orchestrator::{
-    ReportKind,
-    job::{JobState, StageState},
+    model::{
+        job::{JobState, StageState},
+        task::ReportKind,
+    },
     store::{Mail, MailBody},
 };
 
@@ -21,13 +23,13 @@ async fn an_attempt_that_takes_too_long_is_followed_by_the_next() {
     let attending = kit.attend(&tenure);
     kit.taken_when("a", "decode", 2).await;
     let job = kit.job("a").await;
-    assert_eq!(job.stages[0].reason.as_deref(), Some("no worker began with it within 200ms"));
+    assert_eq!(job.stages[0].reason.as_deref(), Some("no worker started the task within 200ms"));
     kit.report("a", "decode", 2, ReportKind::Started).await;
     let job = kit.state_when("a", JobState::Failed).await;
     let reason = job.reason.unwrap();
     // On a busy machine the report may come after the timeout of the queue.
     assert!(
-        reason.starts_with("stage decode: its worker took longer") || reason.contains("no worker began"),
+        reason.starts_with("stage decode: the worker took longer") || reason.contains("no worker started"),
         "{reason}"
     );
     kit.count_when("outbox", 0).await;
@@ -50,11 +52,11 @@ async fn what_a_dispatcher_refuses_has_failed_and_what_is_not_there_is_waited_fo
     kit.taken_when("a", "decode", 1).await;
     kit.succeed("a", "decode", 1).await;
     let job = kit.state_when("a", JobState::Failed).await;
-    assert_eq!(job.reason.as_deref(), Some("stage detect: it could not be dispatched: no such queue"));
+    assert_eq!(job.reason.as_deref(), Some("stage detect: the task was rejected: no such queue"));
     assert_eq!(job.stages[1].failures, 3, "two retries");
     // Once the queue is there, an operator tries it again.
     kit.workers.refuses.lock().unwrap().clear();
-    kit.jobs.desk().deliver_mail(vec![Mail::to_job("a", MailBody::Retry)]).await.unwrap();
+    kit.jobs.mailbox().deliver_mail(vec![Mail::to_job("a", MailBody::Retry)]).await.unwrap();
     kit.job_when("a", |job| job.stages[1].state == StageState::Queued).await;
     let attempt = kit.job("a").await.stages[1].attempt;
     kit.taken_when("a", "detect", attempt).await;
@@ -70,7 +72,7 @@ async fn an_operator_cancels_and_a_late_result_does_not_count() {
     kit.take(&tenure, &[kit.command(&tenure, "CREATE", "a")]).await;
     let attending = kit.attend(&tenure);
     kit.taken_when("a", "decode", 1).await;
-    kit.jobs.desk().deliver_mail(vec![Mail::to_job("a", MailBody::Cancel)]).await.unwrap();
+    kit.jobs.mailbox().deliver_mail(vec![Mail::to_job("a", MailBody::Cancel)]).await.unwrap();
     kit.state_when("a", JobState::Cancelled).await;
     kit.succeed("a", "decode", 1).await;
     kit.count_when("mailbox", 0).await;

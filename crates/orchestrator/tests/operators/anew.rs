@@ -11,7 +11,7 @@ async fn a_topic_that_was_made_anew_is_taken_up_again() -> Result<()> {
     let begin_anew = format!("orchestrator begin-anew --config {}", world.own_file());
     let (code, line, _) = world.refused(&begin_anew).await?;
     assert_eq!(
-        (code, line.contains("it cannot be seen that topic jobs.commands was made anew")),
+        (code, line.contains("cannot verify that topic jobs.commands was created again")),
         (2, true),
         "{line}"
     );
@@ -20,7 +20,7 @@ async fn a_topic_that_was_made_anew_is_taken_up_again() -> Result<()> {
     world.state_when("a", "running").await?;
     world.letters_when(1).await?;
     let (code, line, _) = world.refused(&begin_anew).await?;
-    let told = "topic jobs.commands was not made anew: partition 0 has a message that took effect. Nothing was changed";
+    let told = "topic jobs.commands was not created again: partition 0 has a message that took effect. Nothing was changed";
     assert_eq!((code, line.starts_with(told)), (2, true), "{line}");
 
     world.program.terminate().await?;
@@ -34,8 +34,8 @@ async fn a_topic_that_was_made_anew_is_taken_up_again() -> Result<()> {
     );
     assert_eq!(
         world.seen(&begin_anew).await?,
-        "2 partitions of jobs.commands begin with their first command, in group operators\n\
-         letters of the former topic that are kept: 1 dead, 0 parked; `solehold job letters` lists them"
+        "2 partitions of jobs.commands start at their first command, in group operators\n\
+         kept letters of the former topic: 1 dead, 0 parked; `solehold job letters` lists them"
     );
     world.start_again().await?;
     // It has the offset of a letter of the former topic.
@@ -46,7 +46,7 @@ async fn a_topic_that_was_made_anew_is_taken_up_again() -> Result<()> {
     assert_eq!(
         world.seen("job letters").await?,
         "LETTER KEY STATE SINCE REASON\n0-0 acme:m-0 dead TIME CANCEL of job x: there is no such job\n\
-         0-1-1 acme:m-0 parked TIME a command of the same key before it is a dead letter\n\
+         0-1-1 acme:m-0 parked TIME an earlier command of the same key is a dead letter\n\
          0-2-1 acme:m-3 dead TIME CANCEL of job z: there is no such job"
     );
     let page = world.get("/letters?limit=1&after=0-0").await?;

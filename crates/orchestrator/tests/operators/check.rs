@@ -58,7 +58,7 @@ pub async fn says_what_it_found(world: &World) -> Result<()> {
     assert_eq!(
         good,
         format!(
-            "commands: note: the broker answers, and topic {TOPIC} has 2 partitions, as configured\n\
+            "commands: note: the broker responds, and topic {TOPIC} has 2 partitions, as configured\n\
              the configuration is good: commands from {TOPIC} in group operators, stages decode, detect"
         )
     );
@@ -68,7 +68,7 @@ pub async fn says_what_it_found(world: &World) -> Result<()> {
     };
     let said = check(world, missing).await?.good()?;
     let warning =
-        "commands: warning: there is no topic no.events (kafka.events_topic): events wait in the outbox";
+        "commands: warning: topic no.events (kafka.events_topic) does not exist: events wait in the outbox";
     assert!(said.contains(warning) && !said.contains("dead_letter_topic"), "{said}");
 
     let more = check(world, |config| config["kafka"]["partitions"] = json!(12)).await?;
@@ -82,7 +82,7 @@ pub async fn says_what_it_found(world: &World) -> Result<()> {
         config["postgres"]["schema"] = json!("other");
     };
     let absent = check(world, absent).await?;
-    let said = "problem: there is no topic no.commands: create it with 2 partitions";
+    let said = "problem: topic no.commands does not exist: create it with 2 partitions";
     assert!(absent.code == Some(2) && absent.stderr.contains(said), "{absent:?}");
     // Asking has not made it.
     let good = check(world, |_| {}).await?;
@@ -100,7 +100,7 @@ pub async fn says_what_it_found(world: &World) -> Result<()> {
     let file = world.file(by_leases(server.url()))?;
     let without_key = [("SOLEHOLD_API_KEY", "")];
     let said = world.run_as(&format!("orchestrator --check --config {file}"), &without_key).await?.good()?;
-    assert!(said.contains("leases: note: the Solehold server answers"), "{said}");
+    assert!(said.contains("leases: note: the Solehold server responds"), "{said}");
     // Now it has keys, and that of the orchestrator is none of them.
     let create = format!("admin key create --name other --role admin --server {}", server.url());
     world.run_as(&create, &without_key).await?.good()?;
@@ -117,7 +117,7 @@ pub async fn says_what_it_found(world: &World) -> Result<()> {
     let brokers = format!("127.0.0.1:{}", free_port()?);
     let away = |config: &mut Value| config["kafka"]["brokers"] = json!(brokers);
     let away = check(world, away).await?;
-    let said = format!("error: no broker of kafka.brokers ({brokers}) answers: ");
+    let said = format!("error: no broker of kafka.brokers ({brokers}) responds: ");
     assert!(away.code == Some(5) && away.stderr.starts_with(&said), "{away:?}");
     assert!(away.stderr.lines().count() == 1 && away.stderr.contains("Connection refused"), "{away:?}");
     Ok(())

@@ -18,7 +18,7 @@ pub async fn are_decided_on(world: &World) -> Result<()> {
     assert_eq!(
         world.seen("job letters").await?,
         "LETTER KEY STATE SINCE REASON\n1-1 acme:m-9 dead TIME CANCEL of job x: there is no such job\n\
-         1-2 acme:m-9 parked TIME a command of the same key before it is a dead letter"
+         1-2 acme:m-9 parked TIME an earlier command of the same key is a dead letter"
     );
     assert_eq!(world.json("job letters --limit 1").await?["letters"].as_array().map(Vec::len), Some(1));
     let page = world.get("/letters?limit=1").await?;
@@ -37,7 +37,10 @@ pub async fn are_decided_on(world: &World) -> Result<()> {
         assert_eq!(refused, (4, line, "not_found".to_owned()));
         let odd = world.refused(&format!("job {what} seven")).await?;
         assert_eq!((odd.0, odd.2.as_str()), (2, "invalid_field"));
-        assert!(odd.1.ends_with("\"seven\" is not a letter's id, PARTITION-OFFSET as in 3-1207"), "{odd:?}");
+        assert!(
+            odd.1.ends_with("invalid letter id \"seven\": use PARTITION-OFFSET, as in 3-1207"),
+            "{odd:?}"
+        );
     }
     assert_eq!(world.refusal(Method::GET, "/letters/7-7", "").await?.0, 404);
 
@@ -49,9 +52,9 @@ pub async fn are_decided_on(world: &World) -> Result<()> {
     assert_eq!(world.get("/letters/1-1").await?["state"], "discarded");
     assert_eq!(world.get("/letters/1-2").await?["state"], "redriven");
     let refused = world.refused("job discard 1-1").await?;
-    assert_eq!(refused.1, "cannot discard letter 1-1: letter 1-1 was discarded before");
+    assert_eq!(refused.1, "cannot discard letter 1-1: letter 1-1 was already discarded");
     let refused = world.refused("job redrive 1-2").await?;
-    assert_eq!(refused.1, "cannot redrive letter 1-2: letter 1-2 was redriven before");
+    assert_eq!(refused.1, "cannot redrive letter 1-2: letter 1-2 was already redriven");
     Ok(())
 }
 
@@ -85,7 +88,7 @@ pub async fn marks_are_listed_and_cleared(world: &World) -> Result<()> {
     let line = "cannot clear the marks of a: there is no mark of a CANCEL of a";
     assert_eq!(refused, (4, line.to_owned(), "not_found".to_owned()));
     let odd = world.refusal(Method::DELETE, "/marks/a?type=create", "").await?;
-    assert_eq!(odd.2, "type \"create\" is none of CREATE, CANCEL, RETRY");
+    assert_eq!(odd.2, "invalid type \"create\": use one of CREATE, CANCEL, RETRY");
     assert_eq!(
         world.seen("job marks clear a --type CREATE").await?,
         "cleared 1 of a: its commands take effect again if they come again"

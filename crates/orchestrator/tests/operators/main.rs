@@ -142,11 +142,11 @@ async fn lists_have_pages(world: &World) -> Result<()> {
         }
     }
     for (path, detail) in [
-        ("/jobs?state=done", "state \"done\" is none of running, succeeded, failed, cancelled"),
-        ("/jobs?sate=failed", "there is no parameter \"sate\" here, only state, after, limit"),
-        ("/letters?state=dead", "there is no parameter \"state\" here, only after, limit"),
-        ("/letters?after=3", "\"3\" is not a letter's id, PARTITION-OFFSET as in 3-1207"),
-        ("/marks?job=a", "there is no parameter \"job\" here, only id, after, limit"),
+        ("/jobs?state=done", "invalid state \"done\": use one of running, succeeded, failed, cancelled"),
+        ("/jobs?sate=failed", "unknown parameter \"sate\"; this path has state, after, limit"),
+        ("/letters?state=dead", "unknown parameter \"state\"; this path has after, limit"),
+        ("/letters?after=3", "invalid letter id \"3\": use PARTITION-OFFSET, as in 3-1207"),
+        ("/marks?job=a", "unknown parameter \"job\"; this path has id, after, limit"),
         ("/jobs?after=%00", "no id has a zero character (%00)"),
     ] {
         let refusal = world.refusal(Method::GET, path, "").await?;
@@ -187,7 +187,7 @@ async fn keys_are_asked_for(world: &World) -> Result<()> {
     for key in ["", "0123456789abcdeF"] {
         let (code, line, problem) = world.refused_as("job get a", &[("SOLEHOLD_API_KEY", key)]).await?;
         assert_eq!((code, problem.as_str()), (6, "unauthorized"));
-        assert!(line.starts_with("cannot show job a: show the orchestrator's key"), "{line}");
+        assert!(line.starts_with("cannot show job a: send the orchestrator's API key"), "{line}");
         assert!(line.ends_with("give a key with --api-key or SOLEHOLD_API_KEY"), "{line}");
     }
     for (method, path) in [
@@ -220,17 +220,22 @@ async fn odd_requests_are_refused(world: &World) -> Result<()> {
     for (body, status, code, detail) in [
         ("{".to_owned(), 400, "invalid_json", "a report is JSON: EOF"),
         ("x".repeat(2 * 1024 * 1024 + 1), 413, "payload_too_large", "the body has more than 2097152 bytes"),
-        ("7".to_owned(), 400, "invalid_field", "report 1 of 1 is none: "),
-        ("[{}, 7]".to_owned(), 400, "invalid_field", "report 1 of 2 is none: missing field"),
-        (with("kind", json!("done")), 400, "invalid_field", "report 1 of 1 is none: unknown variant `done`"),
-        (with("job", json!("b\0")), 400, "invalid_field", "report 1 of 1 is none: job has 2 bytes"),
+        ("7".to_owned(), 400, "invalid_field", "report 1 of 1 is invalid: "),
+        ("[{}, 7]".to_owned(), 400, "invalid_field", "report 1 of 2 is invalid: missing field"),
+        (
+            with("kind", json!("done")),
+            400,
+            "invalid_field",
+            "report 1 of 1 is invalid: unknown variant `done`",
+        ),
+        (with("job", json!("b\0")), 400, "invalid_field", "report 1 of 1 is invalid: job has 2 bytes"),
         (
             with("stage", json!("s".repeat(3_000))),
             400,
             "invalid_field",
-            "report 1 of 1 is none: stage has 3000",
+            "report 1 of 1 is invalid: stage has 3000",
         ),
-        (with("attempt", json!(-1)), 400, "invalid_field", "report 1 of 1 is none: invalid value"),
+        (with("attempt", json!(-1)), 400, "invalid_field", "report 1 of 1 is invalid: invalid value"),
     ] {
         let refusal = world.refusal(Method::POST, "/reports", body.clone()).await?;
         let shown: String = body.chars().take(60).collect();
@@ -254,11 +259,15 @@ async fn odd_requests_are_refused(world: &World) -> Result<()> {
     (reports[3], reports[7]) = (good.clone(), large.clone());
     let refusal = world.refusal(Method::POST, "/reports", json!(reports).to_string()).await?;
     assert_eq!((refusal.0, refusal.1.as_str()), (400, "invalid_field"), "{}", refusal.2);
-    let ends = ". 14 more were refused. the other reports (1) were taken";
-    assert!(refusal.2.starts_with("report 1 of 20 is none: ") && refusal.2.ends_with(ends), "{}", refusal.2);
+    let ends = ". 14 more were rejected. the other reports (1) were accepted";
+    assert!(
+        refusal.2.starts_with("report 1 of 20 is invalid: ") && refusal.2.ends_with(ends),
+        "{}",
+        refusal.2
+    );
     world.job_when("b", |job| job["stages"][0]["state"] == "running").await?;
     let refusal = world.refusal(Method::POST, "/reports", large.to_string()).await?;
-    let detail = "report 1 of 1: its result has 300002 bytes, more than 262144: store it elsewhere, and return where; the \
+    let detail = "report 1 of 1: the result has 300002 bytes, more than 262144: store it elsewhere, and return its location; the \
                   attempt counts as failed";
     assert_eq!(refusal, (413, "payload_too_large".to_owned(), detail.to_owned()));
     // A report of a job that nobody knows is dropped, as brokers deliver those of jobs that are long gone.

@@ -53,8 +53,8 @@ async fn what_cannot_be_read_is_refused(world: &World, keys: &Keys) -> Result<()
 async fn marks_are_imported_once(world: &World, keys: &Keys) -> Result<()> {
     let import = format!("orchestrator import-marks --config {} --redis {}", world.own_file(), keys.url(0));
     let nothing = world.run(&import).await?;
-    assert_eq!(nothing.stdout, "found 0 keys: imported 0, 0 known before, skipped 0\n");
-    assert!(nothing.stderr.contains("no key is like job:processed:*"), "{nothing:?}");
+    assert_eq!(nothing.stdout, "found 0 keys: imported 0, 0 already known, skipped 0\n");
+    assert!(nothing.stderr.contains("no key matches job:processed:*"), "{nothing:?}");
     // More than one page.
     let many: Vec<String> = (0..2_500).map(|number| format!("job:processed:old-{number}")).collect();
     let more = ["job:processed:a", "job:processed:b", "job:processed:", "other:z"];
@@ -63,11 +63,11 @@ async fn marks_are_imported_once(world: &World, keys: &Keys) -> Result<()> {
     }
     assert_eq!(
         world.seen(&format!("{import} --dry-run")).await?,
-        "found 2503 keys: 2502 name a command, 1 do not; nothing was written"
+        "found 2503 keys: 2502 identify a command, 1 do not; nothing was written"
     );
     assert_eq!(world.seen("job marks ls --id a").await?, "");
     let first = world.run(&import).await?;
-    assert_eq!(first.stdout, "found 2503 keys: imported 2502, 0 known before, skipped 1\n");
+    assert_eq!(first.stdout, "found 2503 keys: imported 2502, 0 already known, skipped 1\n");
     assert!(first.stderr.contains("skipped \"job:processed:\": its parts are not a job's id"), "{first:?}");
     let again = world.json(&import).await?;
     assert_eq!([&again["imported"], &again["known"], &again["skipped"]], [0, 2502, 1], "{again}");
@@ -91,9 +91,9 @@ async fn commands_of_the_former_system_are_not_done_again(world: &World) -> Resu
     assert_eq!(
         world.seen("job letters").await?,
         "LETTER KEY STATE SINCE REASON\n\
-         0-2 acme:m-2 dead TIME CANCEL of job b: there is no such job. The system before this one has it, by an \
-         imported mark: do it there, and discard this letter\n\
-         0-3 acme:m-2 parked TIME a command of the same key before it is a dead letter\n\
+         0-2 acme:m-2 dead TIME CANCEL of job b: there is no such job. The former system has the job, by an imported \
+         mark: send the command there, and discard this letter\n\
+         0-3 acme:m-2 parked TIME an earlier command of the same key is a dead letter\n\
          1-0 acme:m-3 dead TIME RETRY of job x: there is no such job"
     );
     world.seen("job discard 0-2").await?;
@@ -117,7 +117,7 @@ async fn marks_are_exported_once(world: &World, keys: &Keys) -> Result<()> {
     );
     assert_eq!(
         world.seen(&format!("{export} --ttl 1h")).await?,
-        "found 2 marks: exported 1, 1 known before, skipped 0"
+        "found 2 marks: exported 1, 1 already known, skipped 0"
     );
     let left: i64 = keys.ask(1, &["TTL", "job:processed:a"]).await?;
     ensure!((3_000..=3_600).contains(&left), "{left}");
@@ -146,7 +146,7 @@ async fn jobs_are_finished_without_taking_commands(world: &mut World) -> Result<
         world.report("a", stage, 1, json!({ "kind": "succeeded", "result": {} })).await?;
     }
     let is_over =
-        async || draining.logs().contains("jobs under way: 0; messages to send: 0; letters to decide on: 0");
+        async || draining.logs().contains("jobs running: 0; messages to send: 0; unresolved letters: 0");
     wait_for("the jobs to end", PATIENCE, is_over).await?;
     world.start_again().await?;
     // What it did not take is taken now.

@@ -53,7 +53,7 @@ async fn an_orchestrator_waits_for_its_database() -> Result<()> {
     postgres.stop().await?;
     let mut child = start(&files, &postgres.url())?;
     let (stdout, stderr) = (child.stdout.take().context("stdout")?, child.stderr.take().context("stderr")?);
-    let waits = line_with(stderr, "the database of jobs is not there yet; waiting for it").await?;
+    let waits = line_with(stderr, "cannot reach the database of jobs; waiting for it").await?;
     assert!(waits.contains("Connection refused"), "{waits}");
     postgres.start_again().await?;
     line_with(stdout, "solehold orchestrator pod-1 serves jobs on http://").await?;

@@ -338,7 +338,7 @@ async fn moves_over_and_back(mode: Mode) -> Result<()> {
     let other = wait_for("the other system to start", PATIENCE, started).await?;
     let draining = world.ours("pod-3", &["drain"]).await?;
     world.workers.are_busy.store(false, Ordering::SeqCst);
-    let is_over = "jobs under way: 0; messages to send: 0; letters to decide on: 0";
+    let is_over = "jobs running: 0; messages to send: 0; unresolved letters: 0";
     world.until("the jobs to be finished", async || Ok(draining.logs().contains(is_over))).await?;
     let goes_on = async || Ok(world.marks().await?.len() >= marked + EACH as usize);
     world.until("the other system to work again", goes_on).await?;

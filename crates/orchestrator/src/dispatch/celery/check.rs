@@ -1,32 +1,32 @@
-//! What Celery's workers say of their settings, and what that means for the stages.
+//! Compares the settings of Celery's workers with what the stages need.
 
 use std::{collections::BTreeMap, time::Duration};
 
 use serde_json::{Value, json};
 
-use super::{Broker, BrokerKind, CONSUMER_TIMEOUT, CeleryConfig};
+use crate::dispatch::celery::{Broker, BrokerKind, CONSUMER_TIMEOUT, CeleryConfig};
 use crate::dispatch::{DispatchError, Finding, StageLimits};
 
-/// How long workers may take to answer a question.
+/// How long workers may take to reply.
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
-/// What kombu gives a worker to acknowledge a task, unless it is told otherwise.
+/// kombu's default for the time within which a worker acknowledges a task.
 const VISIBILITY_TIMEOUT: Duration = Duration::from_secs(3_600);
-/// What is asked about each task.
+/// The attributes to query of each task.
 const TASK_ATTRIBUTES: [&str; 3] = ["acks_late", "ignore_result", "track_started"];
 
 /// One worker's settings.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Worker {
-    /// What differs from Celery's defaults.
+    /// Settings that differ from Celery's defaults.
     settings: Value,
     /// The attributes of each task, such as `acks_late` = `True`.
     tasks: BTreeMap<String, BTreeMap<String, String>>,
-    /// What it consumes.
+    /// The queues that it consumes.
     queues: Vec<String>,
 }
 
-/// Asks every worker, by name.
-pub async fn ask(broker: &dyn Broker) -> Result<BTreeMap<String, Worker>, DispatchError> {
+/// Queries every worker; by name.
+pub async fn query_workers(broker: &dyn Broker) -> Result<BTreeMap<String, Worker>, DispatchError> {
     let mut workers: BTreeMap<String, Worker> = BTreeMap::new();
     let mut each = |answers: Vec<Value>, keep: fn(&mut Worker, &Value)| {
         for answer in answers.iter().filter_map(Value::as_object) {
@@ -35,15 +35,15 @@ pub async fn ask(broker: &dyn Broker) -> Result<BTreeMap<String, Worker>, Dispat
             }
         }
     };
-    // Not with the defaults: one of them is infinite, which JSON cannot say.
-    let settings = broker.ask("conf", json!({ "with_defaults": false }), ANSWER_WITHIN).await?;
+    // Without the defaults: one of them is infinite, which JSON cannot express.
+    let settings = broker.query("conf", json!({ "with_defaults": false }), ANSWER_WITHIN).await?;
     each(settings, |worker, said| worker.settings = said.clone());
     let attributes = json!({ "taskinfoitems": TASK_ATTRIBUTES });
-    each(broker.ask("registered", attributes, ANSWER_WITHIN).await?, |worker, said| {
+    each(broker.query("registered", attributes, ANSWER_WITHIN).await?, |worker, said| {
         let lines = said.as_array().into_iter().flatten().filter_map(Value::as_str);
         worker.tasks = lines.map(task).collect();
     });
-    each(broker.ask("active_queues", json!({}), ANSWER_WITHIN).await?, |worker, said| {
+    each(broker.query("active_queues", json!({}), ANSWER_WITHIN).await?, |worker, said| {
         let names = said.as_array().into_iter().flatten().filter_map(|queue| queue["name"].as_str());
         worker.queues = names.map(str::to_owned).collect();
     });
@@ -65,7 +65,7 @@ pub fn judge(
     stages: &[StageLimits],
 ) -> Vec<Finding> {
     if workers.is_empty() {
-        let text = "no Celery worker answers: their settings were not compared with the stages";
+        let text = "no Celery worker replied: their settings were not compared with the stages";
         return vec![Finding::warning(text)];
     }
     let mut findings: Vec<Finding> =
@@ -75,7 +75,7 @@ pub fn judge(
             Some(timeout) => format!("{timeout:?}, as configured here"),
             None => format!("{CONSUMER_TIMEOUT:?}, its default"),
         };
-        let text = format!("RabbitMQ's consumer_timeout cannot be asked: it is taken to be {source}");
+        let text = format!("RabbitMQ's consumer_timeout cannot be queried: assuming {source}");
         findings.push(Finding::note(text));
     }
     for stage in stages {
@@ -120,7 +120,7 @@ fn judge_stage(
     } else if let Some((name, _)) = workers.iter().find(|(_, worker)| consumes(worker) && !knows(worker)) {
         let text = format!(
             "stage {}: worker {name} consumes the queue {queue:?} and does not know the task {}: \
-             it discards what it gets of it",
+             it discards tasks of that name",
             stage.stage, stage.name
         );
         findings.push(Finding::problem(text));
@@ -140,7 +140,8 @@ fn judge_task(
     stage: &StageLimits,
 ) -> Vec<Finding> {
     let is = |attribute: &str| worker.tasks[&stage.name].get(attribute).is_some_and(|value| value == "True");
-    let (at, run) = (format!("stage {} at worker {name}", stage.stage), stage.run_timeout);
+    let at = format!("stage {} at worker {name}", stage.stage);
+    let run = stage.run_timeout;
     let mut findings = Vec::new();
     if is("ignore_result") {
         findings
@@ -215,7 +216,7 @@ mod tests {
     const GOOD: &str = "video.detect [acks_late=True ignore_result=False track_started=True]";
 
     #[test]
-    fn timeouts_of_the_broker_are_compared_with_the_stage() {
+    fn broker_timeouts_are_compared_with_the_stage() {
         let options = json!({ "visibility_timeout": 5 });
         let settings = json!({ "result_backend": "rpc://", "broker_transport_options": options });
         let short = worker(settings, GOOD, "celery");
@@ -227,12 +228,12 @@ mod tests {
         assert!(has(&told(&short, BrokerKind::Redis, 4), Weight::Note, "long enough"));
         let rabbit = told(&short, BrokerKind::RabbitMq, 3_600);
         assert!(has(&rabbit, Weight::Warning, "consumer_timeout (1800s) is shorter"), "{rabbit:?}");
-        assert!(has(&rabbit, Weight::Note, "cannot be asked"));
+        assert!(has(&rabbit, Weight::Note, "cannot be queried"));
         assert!(has(&rabbit, Weight::Warning, "result_persistent"));
     }
 
     #[test]
-    fn what_keeps_results_from_coming_back_is_a_problem() {
+    fn settings_that_lose_results_are_problems() {
         let of = |settings: Value, line: &str, queue: &str| {
             told(&worker(settings, line, queue), BrokerKind::Redis, 12)
         };
@@ -249,7 +250,7 @@ mod tests {
         assert!(has(
             &told(&BTreeMap::new(), BrokerKind::Redis, 1),
             Weight::Warning,
-            "no Celery worker answers"
+            "no Celery worker replied"
         ));
     }
 }

@@ -1,11 +1,11 @@
-//! What Celery's workers are told and asked beside their tasks, by the exchange that all of them listen to.
+//! Celery's remote control: broadcasts and queries to all workers.
 
 use serde_json::{Value, json};
 
 /// The fanout exchange of all workers.
 pub const EXCHANGE: &str = "celery.pidbox";
 
-/// Workers drop the task when they meet it. One that runs is ended only with `terminate`: the worker's process is.
+/// Workers drop the task when they receive it. With `terminate`, the process that runs it is ended.
 pub fn revoke(task_id: &str, terminate: bool) -> Value {
     json!({
         "method": "revoke",
@@ -16,8 +16,8 @@ pub fn revoke(task_id: &str, terminate: bool) -> Value {
     })
 }
 
-/// A question to every worker; each answers to the queue `reply_to`.
-pub fn ask(method: &str, arguments: Value, reply_to: &str) -> Value {
+/// A query to every worker; each replies to the queue `reply_to`.
+pub fn query(method: &str, arguments: Value, reply_to: &str) -> Value {
     json!({
         "method": method,
         "arguments": arguments,

@@ -1,8 +1,8 @@
-//! Celery's messages, as values: a task in protocol 2, and what its worker says about it.
+//! Celery's messages: tasks in protocol 2, and results.
 
 use serde_json::{Map, Value, json};
 
-use crate::{Report, ReportKind, Task, TaskId};
+use crate::model::task::{InvalidTaskId, Report, ReportKind, Task, TaskId};
 
 /// How much of a task's arguments a worker's log shows.
 const SHOWN_CHARS: usize = 200;
@@ -19,9 +19,9 @@ pub struct Envelope {
 }
 
 impl Envelope {
-    /// Unless the stage says what its task gets, the members of the input are the task's keyword arguments; an input
-    /// that is no object is its one argument. Job, stage and attempt are headers, so that no task has to name them in
-    /// its signature: a bound task reads `self.request.solehold_job`, and its id has all three.
+    /// Without templates, the members of the input are the task's keyword arguments; an input that is not an object is
+    /// its only argument. Job, stage and attempt are headers, so that a task need not have them in its signature: a
+    /// bound task reads `self.request.solehold_job`, and its id has all three.
     pub fn new(task: &Task) -> Self {
         let id = task.id.to_string();
         let (args, kwargs) = match (&task.arguments, &task.input) {
@@ -67,12 +67,12 @@ fn shown(arguments: &Value) -> String {
     }
 }
 
-/// What a result message says of a task of ours, if anything. `correlation_id` is the task's id outside the body.
-pub fn report(correlation_id: Option<&str>, body: &[u8]) -> Result<Option<Report>, String> {
+/// The report in a result message, if its status is one. `correlation_id` is the task's id outside the body.
+pub fn report(correlation_id: Option<&str>, body: &[u8]) -> Result<Option<Report>, InvalidTaskId> {
     let Ok(message) = serde_json::from_slice::<Value>(body) else {
-        // Python writes NaN where JSON has no word for it. Nobody should wait for the timeout to learn that.
+        // Python writes NaN, which is not JSON. Fail the attempt now, not at its timeout.
         let id: TaskId = correlation_id.unwrap_or_default().parse()?;
-        let reason = "its result is not JSON (a NaN, or another serializer than json?)".to_owned();
+        let reason = "the result is not JSON (a NaN, or another serializer than json?)".to_owned();
         return Ok(Some(Report { id, kind: ReportKind::Failed { reason } }));
     };
     let id = message["task_id"].as_str().or(correlation_id).unwrap_or_default();
@@ -90,7 +90,7 @@ fn kind(message: &Value) -> Option<ReportKind> {
             Some(ReportKind::Failed { reason })
         }
         "STARTED" => Some(ReportKind::Started),
-        // Celery will try it again by itself, under the same id.
+        // Celery retries it under the same id.
         "PENDING" | "RECEIVED" | "RETRY" | "IGNORED" => None,
         // A state of the task's own, which it set by update_state.
         _ => Some(ReportKind::Progress { fraction: fraction(result)? }),
@@ -121,7 +121,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::Arguments;
+    use crate::model::task::Arguments;
 
     fn task(input: Value) -> Task {
         Task {
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_worker_says_is_understood() {
+    fn worker_states_become_reports() {
         let of = |status: &str, result: Value| {
             let body = json!({ "task_id": "j:s:1", "status": status, "result": result, "traceback": null });
             report(None, body.to_string().as_bytes()).expect("one of ours").map(|report| report.kind)
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_ours_or_not_json_is_told_apart() {
+    fn foreign_results_are_rejected_and_invalid_json_fails_the_attempt() {
         let foreign = br#"{"task_id": "4d1e6fd2-ffae-4a3c-bf53-0d21a5ff1a4e", "status": "SUCCESS"}"#;
         assert!(report(None, foreign).is_err());
         let nan = br#"{"task_id": "j:s:1", "status": "SUCCESS", "result": NaN}"#;

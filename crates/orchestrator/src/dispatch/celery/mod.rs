@@ -7,7 +7,7 @@
 //! ```
 //!
 //! The result queue is durable and shared by all orchestrators, so a task that outlives the orchestrator that sent it
-//! still counts. Results leave the queue when they are in the database.
+//! still counts. Results are removed from the queue once they are in the database.
 
 mod check;
 mod control;
@@ -25,14 +25,14 @@ use serde_json::Value;
 use solehold_process::deadline::DeadlineError;
 
 use self::{envelope::Envelope, rabbitmq::RabbitMq, redis::Redis};
-use super::{Dispatch, DispatchError, Finding, Reports, StageLimits};
-use crate::{Task, TaskId};
+use crate::dispatch::{Dispatch, DispatchError, Finding, InvalidDispatcher, Reports, StageLimits};
+use crate::model::task::{Report, Task, TaskId};
 
 /// How many reports are delivered at once.
 const REPORTS_MAX: u16 = 500;
 /// The longest name that AMQP can carry.
 const ID_BYTES_MAX: usize = 255;
-/// What RabbitMQ gives a consumer to acknowledge a task, unless it is told otherwise.
+/// RabbitMQ's default for the time within which a consumer acknowledges a task.
 const CONSUMER_TIMEOUT: Duration = Duration::from_secs(30 * 60);
 
 /// Where Celery's workers are.
@@ -42,13 +42,13 @@ pub struct CeleryConfig {
     pub broker: String,
     /// A file of authorities that are trusted in place of the system's, as PEM.
     pub ca_cert: Option<PathBuf>,
-    /// Where tasks go whose stage names no queue.
+    /// The queue of stages without one.
     pub queue: String,
     /// Where workers send states and results.
     pub result_queue: String,
-    /// Whether a revoked task that already runs is ended together with the process that runs it.
+    /// Whether to end the process of a revoked task that is running.
     pub terminate: bool,
-    /// What `consumer_timeout` is in RabbitMQ's configuration: it cannot be asked.
+    /// `consumer_timeout` of RabbitMQ's configuration, which cannot be queried.
     pub consumer_timeout: Option<Duration>,
 }
 
@@ -76,21 +76,21 @@ impl fmt::Debug for CeleryConfig {
     }
 }
 
-/// What is different from broker to broker.
+/// A broker of Celery.
 #[async_trait]
 trait Broker: Send + Sync {
     /// Puts each message into its queue.
     async fn send(&self, messages: &[Message<'_>]) -> Vec<Result<(), DispatchError>>;
-    /// Tells all workers something.
-    async fn tell(&self, what: &Value) -> Result<(), DispatchError>;
-    /// Asks all workers something, and collects what they answer in this time.
-    async fn ask(
+    /// Sends a message to all workers.
+    async fn broadcast(&self, what: &Value) -> Result<(), DispatchError>;
+    /// Sends a query to all workers, and collects their replies within this time.
+    async fn query(
         &self,
         method: &str,
         arguments: Value,
         within: Duration,
     ) -> Result<Vec<Value>, DispatchError>;
-    /// Delivers what comes to the result queue.
+    /// Delivers messages of the result queue as reports.
     async fn results(&self, to: &dyn Reports) -> DispatchError;
 }
 
@@ -114,23 +114,25 @@ enum BrokerKind {
 }
 
 impl Celery {
-    /// Nothing is connected yet; an error is a mistake in the configuration.
-    pub fn new(config: &CeleryConfig) -> Result<Self, String> {
+    /// Nothing is connected yet.
+    pub fn new(config: &CeleryConfig) -> Result<Self, InvalidDispatcher> {
+        let invalid = |what: &str| Err(InvalidDispatcher(what.to_owned()));
         let kind = match config.broker.split_once("://") {
             Some(("amqp" | "amqps", _)) => BrokerKind::RabbitMq,
             Some(("redis" | "rediss", _)) => BrokerKind::Redis,
-            _ => return Err("`broker` must begin with amqp://, amqps://, redis:// or rediss://".to_owned()),
+            _ => return invalid("`broker` must begin with amqp://, amqps://, redis:// or rediss://"),
         };
         let read = |file: &PathBuf| {
-            fs::read(file).map_err(|error| format!("`ca_cert`: {}: {error}", file.display()))
+            fs::read(file)
+                .map_err(|error| InvalidDispatcher(format!("`ca_cert`: {}: {error}", file.display())))
         };
         let ca_cert = config.ca_cert.as_ref().map(read).transpose()?;
         if ca_cert.is_some() && !["amqps://", "rediss://"].iter().any(|tls| config.broker.starts_with(tls)) {
-            return Err("`ca_cert` is for a broker over TLS: amqps:// or rediss://".to_owned());
+            return invalid("`ca_cert` is for a broker over TLS: amqps:// or rediss://");
         }
         for (name, queue) in [("queue", &config.queue), ("result_queue", &config.result_queue)] {
             if queue.is_empty() || queue.len() > ID_BYTES_MAX {
-                return Err(format!("`{name}` must have 1 to {ID_BYTES_MAX} bytes"));
+                return invalid(&format!("`{name}` must have 1 to {ID_BYTES_MAX} bytes"));
             }
         }
         let broker: Box<dyn Broker> = match kind {
@@ -154,19 +156,20 @@ impl Dispatch for Celery {
             })
             .collect();
         let mut sent = self.broker.send(&messages).await.into_iter();
-        let result = |task: &Task| match too_long(task) {
-            true => {
-                Err(DispatchError::Refused(format!("its id has more than {ID_BYTES_MAX} bytes: {}", task.id)))
+        let result = |task: &Task| {
+            if too_long(task) {
+                let reason = format!("the task id has more than {ID_BYTES_MAX} bytes: {}", task.id);
+                return Err(DispatchError::Refused(reason));
             }
-            false => sent.next().unwrap_or_else(|| Err(DispatchError::Unreachable("not sent".to_owned()))),
+            sent.next().unwrap_or_else(|| Err(DispatchError::Unreachable("not sent".to_owned())))
         };
         tasks.iter().map(result).collect()
     }
 
     async fn revoke(&self, task: &TaskId) {
         let what = control::revoke(&task.to_string(), self.config.terminate);
-        if let Err(error) = self.broker.tell(&what).await {
-            tracing::debug!(%task, %error, "workers were not told to drop a task");
+        if let Err(error) = self.broker.broadcast(&what).await {
+            tracing::debug!(%task, %error, "cannot revoke a task; its report will not count");
         }
     }
 
@@ -175,15 +178,15 @@ impl Dispatch for Celery {
     }
 
     async fn check(&self, stages: &[StageLimits]) -> Result<Vec<Finding>, DispatchError> {
-        let workers = check::ask(self.broker.as_ref()).await?;
+        let workers = check::query_workers(self.broker.as_ref()).await?;
         Ok(check::judge(&workers, self.kind, &self.config, stages))
     }
 }
 
-/// What a result message comes to. What is not about a task of ours is not kept.
-fn read(correlation_id: Option<&str>, body: &[u8]) -> Option<crate::Report> {
-    envelope::report(correlation_id, body).unwrap_or_else(|why| {
-        tracing::warn!(%why, "a message in the result queue is not about a task of ours; it is dropped");
+/// The report in a message of the result queue, if it is about a task of an orchestrator.
+fn read(correlation_id: Option<&str>, body: &[u8]) -> Option<Report> {
+    envelope::report(correlation_id, body).unwrap_or_else(|error| {
+        tracing::warn!(%error, "foreign message in the result queue; dropped");
         None
     })
 }

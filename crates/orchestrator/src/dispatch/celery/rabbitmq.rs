@@ -1,8 +1,8 @@
 //! Celery's queues in RabbitMQ.
 //!
-//! RabbitMQ confirms a message that it could route to no queue, too. With `mandatory` it returns such a message before
-//! it confirms it, and lapin hands it out with the next confirmation of the channel, whichever message that one is for.
-//! So the whole batch of a channel is confirmed before it is told what was returned, by id.
+//! RabbitMQ also confirms a message that it could not route to a queue. With `mandatory` it returns such a message
+//! before the confirmation, and lapin attaches it to the next confirmation of the channel, for whichever message. So
+//! returned messages are matched by id once the whole batch of a channel is confirmed.
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
@@ -24,11 +24,11 @@ use solehold_process::{
     deadline::within,
 };
 
-use super::{Broker, CeleryConfig, Message, REPORTS_MAX, control, read};
+use crate::dispatch::celery::{Broker, CeleryConfig, Message, REPORTS_MAX, control, read};
 use crate::dispatch::{DispatchError, Reports};
 
 const CONNECT_WITHIN: Duration = Duration::from_secs(10);
-/// How long a batch may take to be confirmed: RabbitMQ confirms what is on disk, at each replica of the queue.
+/// How long a batch may take to be confirmed: RabbitMQ confirms messages once they are on disk at each replica.
 const CONFIRM_WITHIN: Duration = Duration::from_secs(30);
 /// Stored on disk.
 const PERSISTENT: u8 = 2;
@@ -40,7 +40,7 @@ pub struct RabbitMq {
     link: tokio::sync::Mutex<Option<Arc<Link>>>,
 }
 
-/// A connection, the channels on which nothing is in flight, and the queues that were seen.
+/// A connection, its idle channels, and the queues that are known to exist.
 struct Link {
     connection: Connection,
     idle: Mutex<Vec<Channel>>,
@@ -62,16 +62,17 @@ impl Link {
         self.idle.lock().push(channel);
     }
 
-    /// Makes sure that there is a queue: as its workers have declared it, or else durable and plain.
+    /// Declares a queue unless it exists: durable and without arguments.
     async fn declare(&self, queue: &str) -> lapin::Result<()> {
         if self.queues.lock().contains(queue) {
             return Ok(());
         }
-        let (name, none) = (ShortString::from(queue), FieldTable::default());
+        let name = ShortString::from(queue);
+        let none = FieldTable::default();
         let passive = QueueDeclareOptions { passive: true, ..Default::default() };
-        // A question about a queue that is not there ends its channel.
-        let asking = self.connection.create_channel().await?;
-        if asking.queue_declare(name.clone(), passive, none.clone()).await.is_err() {
+        // RabbitMQ closes a channel on which a missing queue was declared passively.
+        let passive_channel = self.connection.create_channel().await?;
+        if passive_channel.queue_declare(name.clone(), passive, none.clone()).await.is_err() {
             let channel = self.connection.create_channel().await?;
             channel.queue_declare(name, QueueDeclareOptions::durable(), none).await?;
         }
@@ -82,8 +83,12 @@ impl Link {
 
 impl RabbitMq {
     pub fn new(config: &CeleryConfig, ca_cert: Option<Vec<u8>>) -> Self {
-        let (url, result_queue) = (config.broker.clone(), config.result_queue.clone());
-        Self { url, ca_cert, result_queue, link: tokio::sync::Mutex::default() }
+        Self {
+            url: config.broker.clone(),
+            ca_cert,
+            result_queue: config.result_queue.clone(),
+            link: tokio::sync::Mutex::default(),
+        }
     }
 
     async fn link(&self) -> Result<Arc<Link>, DispatchError> {
@@ -94,7 +99,7 @@ impl RabbitMq {
         let connect = async {
             let connection = connect(&self.url, "solehold orchestrator", self.ca_cert.as_deref()).await?;
             let link = Link { connection, idle: Mutex::default(), queues: Mutex::default() };
-            // Before the first task: a worker's result for a queue that is not there is lost.
+            // Before the first task: a worker's result for a missing queue is lost.
             link.declare(&self.result_queue).await?;
             Ok::<_, amqp::Error>(link)
         };
@@ -103,7 +108,7 @@ impl RabbitMq {
         Ok(fresh)
     }
 
-    /// The next user connects anew.
+    /// Makes the next user reconnect.
     async fn forget(&self, broken: &Arc<Link>) {
         let mut link = self.link.lock().await;
         if link.as_ref().is_some_and(|link| Arc::ptr_eq(link, broken)) {
@@ -111,7 +116,7 @@ impl RabbitMq {
         }
     }
 
-    /// Publishes and waits for all confirmations; the ids of what was returned.
+    /// Publishes messages and waits for all confirmations.
     async fn publish(&self, link: &Link, messages: &[Message<'_>]) -> lapin::Result<Published> {
         for message in messages {
             link.declare(message.queue).await?;
@@ -148,10 +153,10 @@ impl RabbitMq {
     }
 }
 
-/// What RabbitMQ said of a batch.
+/// The confirmations of a batch.
 #[derive(Default)]
 struct Published {
-    /// In order.
+    /// Per message, in order.
     is_stored: Vec<bool>,
     returned: HashSet<String>,
 }
@@ -180,20 +185,22 @@ impl Broker for RabbitMq {
             link.queues.lock().clear();
         }
         let judge = |(message, is_stored): (&Message<'_>, &bool)| {
-            let why = match published.returned.contains(&message.envelope.id) {
-                true => format!("RabbitMQ returned the task: it has no queue {:?}", message.queue),
-                false if !is_stored => "RabbitMQ could not store the task".to_owned(),
-                false => return Ok(()),
-            };
-            Err(DispatchError::Unreachable(why))
+            if published.returned.contains(&message.envelope.id) {
+                let error = format!("RabbitMQ returned the task: it has no queue {:?}", message.queue);
+                return Err(DispatchError::Unreachable(error));
+            }
+            if !is_stored {
+                return Err(DispatchError::Unreachable("RabbitMQ could not store the task".to_owned()));
+            }
+            Ok(())
         };
         messages.iter().zip(&published.is_stored).map(judge).collect()
     }
 
-    async fn tell(&self, what: &Value) -> Result<(), DispatchError> {
+    async fn broadcast(&self, what: &Value) -> Result<(), DispatchError> {
         let link = self.link().await?;
-        let telling = async {
-            // Where no worker ever was there is no such exchange, and asking for it ends the channel.
+        let publishing = async {
+            // Before the first worker there is no such exchange, and publishing to it closes the channel.
             let channel = link.connection.create_channel().await?;
             let mut headers = FieldTable::default();
             headers.insert("clock".into(), AMQPValue::LongInt(0));
@@ -202,16 +209,17 @@ impl Broker for RabbitMq {
                 .with_content_type("application/json".into())
                 .with_content_encoding("utf-8".into())
                 .with_headers(headers);
-            let (options, body) = (BasicPublishOptions::default(), what.to_string());
+            let options = BasicPublishOptions::default();
+            let body = what.to_string();
             channel.confirm_select(ConfirmSelectOptions::default()).await?;
             let exchange = ShortString::from(control::EXCHANGE);
             channel.basic_publish(exchange, "".into(), options, body.as_bytes(), properties).await?.await?;
             Ok::<_, lapin::Error>(())
         };
-        Ok(within("telling workers", CONNECT_WITHIN, telling).await?)
+        Ok(within("publishing to workers through RabbitMQ", CONNECT_WITHIN, publishing).await?)
     }
 
-    async fn ask(
+    async fn query(
         &self,
         method: &str,
         arguments: Value,
@@ -228,8 +236,9 @@ impl Broker for RabbitMq {
                 channel.basic_consume(name.clone(), "".into(), options, FieldTable::default()).await?;
             Ok::<_, lapin::Error>((channel, name, answers))
         };
-        let (_channel, queue, mut deliveries) = within("asking workers", CONNECT_WITHIN, prepare).await?;
-        self.tell(&control::ask(method, arguments, queue.as_str())).await?;
+        let (_channel, queue, mut deliveries) =
+            within("querying workers through RabbitMQ", CONNECT_WITHIN, prepare).await?;
+        self.broadcast(&control::query(method, arguments, queue.as_str())).await?;
         let mut answers = Vec::new();
         let collecting = async {
             while let Some(Ok(delivery)) = deliveries.next().await {
@@ -262,12 +271,13 @@ impl Broker for RabbitMq {
 async fn consume(link: &Link, queue: &str) -> lapin::Result<(Channel, Consumer)> {
     let channel = link.connection.create_channel().await?;
     channel.basic_qos(2 * REPORTS_MAX, BasicQosOptions::default()).await?;
-    let (queue, options) = (ShortString::from(queue), BasicConsumeOptions::default());
+    let queue = ShortString::from(queue);
+    let options = BasicConsumeOptions::default();
     let deliveries = channel.basic_consume(queue, "".into(), options, FieldTable::default()).await?;
     Ok((channel, deliveries))
 }
 
-/// Delivers everything that has come, and acknowledges it afterwards.
+/// Delivers all results that have arrived, then acknowledges them.
 async fn deliver(deliveries: &mut Consumer, to: &dyn Reports) -> Result<(), DispatchError> {
     let unreachable = |error: String| DispatchError::Unreachable(error);
     let mut last: Option<Delivery> = None;
@@ -281,13 +291,13 @@ async fn deliver(deliveries: &mut Consumer, to: &dyn Reports) -> Result<(), Disp
             },
         };
         let delivery =
-            next.ok_or_else(|| unreachable("RabbitMQ ended the consumer of results".to_owned()))?;
+            next.ok_or_else(|| unreachable("RabbitMQ cancelled the consumer of results".to_owned()))?;
         let delivery = delivery.map_err(|error| unreachable(format!("consuming results: {error}")))?;
         let id = delivery.properties.correlation_id().as_ref().map(ShortString::as_str);
         reports.extend(read(id, &delivery.data));
         last = Some(delivery);
     }
-    to.deliver(reports).await.map_err(|error| unreachable(format!("reports were not kept: {error}")))?;
+    to.deliver(reports).await.map_err(|error| unreachable(format!("cannot store reports: {error}")))?;
     let Some(last) = last else { return Ok(()) };
     let acknowledged = last.acker.ack(BasicAckOptions { multiple: true }).await;
     acknowledged.map(|_| ()).map_err(|error| unreachable(format!("acknowledging results: {error}")))

@@ -1,7 +1,7 @@
 //! Celery's queues in Redis, as kombu keeps them: a list for each queue, with a JSON envelope for each message.
 //!
-//! Results are read without taking them from their list, and removed when they are in the database. One orchestrator at
-//! a time does so, by a key that runs out: two would do no harm, only the work twice.
+//! Results stay in their list until they are in the database. One orchestrator at a time reads them, guarded by a key
+//! that expires: two readers do no harm, but repeat the work.
 
 use std::time::Duration;
 
@@ -15,25 +15,25 @@ use tokio::sync::Mutex;
 
 use solehold_process::deadline::within;
 
-use super::{Broker, CeleryConfig, Message, REPORTS_MAX, control, read};
-use crate::dispatch::{DispatchError, Reports};
+use crate::dispatch::celery::{Broker, CeleryConfig, Message, REPORTS_MAX, control, read};
+use crate::dispatch::{DispatchError, InvalidDispatcher, Reports};
 
 const CONNECT_WITHIN: Duration = Duration::from_secs(10);
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
-/// How long an orchestrator that has stopped keeps the others from reading results.
+/// How long a reader that has stopped blocks the others.
 const READER_MS: u64 = 3_000;
 /// How long to wait before looking for results again.
 const IDLE: Duration = Duration::from_millis(50);
 
-/// KEYS: the result queue, its reader. ARGV: who asks, for how many ms, how many. The oldest messages stand at the end
-/// of the list.
+/// KEYS: the result queue, its reader. ARGV: this reader, its expiry in ms, the most messages. The oldest messages are
+/// at the end of the list.
 const READ: &str = "
 local reader = redis.call('GET', KEYS[2])
 if reader and reader ~= ARGV[1] then return {} end
 redis.call('SET', KEYS[2], ARGV[1], 'PX', ARGV[2])
 return redis.call('LRANGE', KEYS[1], -tonumber(ARGV[3]), -1)";
 
-/// KEYS: the reader. ARGV: who leaves.
+/// KEYS: the reader. ARGV: this reader.
 const LEAVE: &str = "if redis.call('GET', KEYS[1]) == ARGV[1] then redis.call('DEL', KEYS[1]) end";
 
 pub struct Redis {
@@ -43,13 +43,14 @@ pub struct Redis {
 }
 
 impl Redis {
-    pub fn new(config: &CeleryConfig, ca_cert: Option<Vec<u8>>) -> Result<Self, String> {
+    pub fn new(config: &CeleryConfig, ca_cert: Option<Vec<u8>>) -> Result<Self, InvalidDispatcher> {
         let certificates = TlsCertificates { client_tls: None, root_cert: ca_cert };
-        let client = match config.broker.starts_with("rediss://") {
-            true => Client::build_with_tls(config.broker.as_str(), certificates),
-            false => Client::open(config.broker.as_str()),
+        let client = if config.broker.starts_with("rediss://") {
+            Client::build_with_tls(config.broker.as_str(), certificates)
+        } else {
+            Client::open(config.broker.as_str())
         };
-        let client = client.map_err(|error| format!("`broker`: {error}"))?;
+        let client = client.map_err(|error| InvalidDispatcher(format!("`broker`: {error}")))?;
         Ok(Self { client, result_queue: config.result_queue.clone(), connection: Mutex::default() })
     }
 
@@ -66,7 +67,7 @@ impl Redis {
         Ok(connection.insert(fresh).clone())
     }
 
-    /// Runs a command, and connects anew before the next one if it failed.
+    /// Runs a command. After a failure, the next one reconnects.
     async fn run<T>(
         &self,
         what: &'static str,
@@ -129,7 +130,7 @@ impl Redis {
             read(message["properties"]["correlation_id"].as_str(), &body)
         });
         let delivered = to.deliver(reports.collect()).await;
-        delivered.map_err(|error| DispatchError::Unreachable(format!("reports were not kept: {error}")))?;
+        delivered.map_err(|error| DispatchError::Unreachable(format!("cannot store reports: {error}")))?;
         let mut removing = redis::pipe();
         for message in messages.iter().rev() {
             removing.lrem(&self.result_queue, -1, message).ignore();
@@ -156,31 +157,31 @@ impl Broker for Redis {
         let sent = self
             .run("sending tasks to Redis", async |connection| pushing.query_async::<()>(connection).await)
             .await;
-        // Of several it is not known which ones arrived: they are sent again.
+        // After a failure it is unknown which tasks arrived: all are sent again.
         messages.iter().map(|_| sent.clone()).collect()
     }
 
-    async fn tell(&self, what: &Value) -> Result<(), DispatchError> {
+    async fn broadcast(&self, what: &Value) -> Result<(), DispatchError> {
         let headers = json!({ "clock": 0, "expires": 0 });
         let message = self.message("", control::EXCHANGE, &headers, what.to_string().as_bytes(), None);
         let database = self.client.get_connection_info().redis_settings().db();
         let channel = format!("/{database}.{}", control::EXCHANGE);
-        self.run("telling workers by Redis", async |connection| {
+        self.run("publishing to workers through Redis", async |connection| {
             redis::cmd("PUBLISH").arg(channel).arg(message).query_async::<()>(connection).await
         })
         .await
     }
 
-    async fn ask(
+    async fn query(
         &self,
         method: &str,
         arguments: Value,
         within: Duration,
     ) -> Result<Vec<Value>, DispatchError> {
         let queue = format!("{:032x}.reply.{}", rand::random::<u128>(), control::EXCHANGE);
-        self.tell(&control::ask(method, arguments, &queue)).await?;
+        self.broadcast(&control::query(method, arguments, &queue)).await?;
         tokio::time::sleep(within).await;
-        let read = self.run("asking workers by Redis", async |connection| {
+        let read = self.run("querying workers through Redis", async |connection| {
             let mut taking = redis::pipe();
             taking.atomic().lrange(&queue, 0, -1).del(&queue).ignore();
             taking.query_async::<(Vec<String>,)>(connection).await
@@ -195,7 +196,8 @@ impl Broker for Redis {
     }
 
     async fn results(&self, to: &dyn Reports) -> DispatchError {
-        let (me, script) = (format!("{:032x}", rand::random::<u128>()), Script::new(READ));
+        let me = format!("{:032x}", rand::random::<u128>());
+        let script = Script::new(READ);
         let ended = loop {
             match self.read(&me, &script).await {
                 Ok(messages) if messages.is_empty() => tokio::time::sleep(IDLE).await,
@@ -207,7 +209,7 @@ impl Broker for Redis {
                 Err(error) => break error,
             }
         };
-        let leaving = self.run("leaving the results", async |connection| {
+        let leaving = self.run("releasing the result queue in Redis", async |connection| {
             Script::new(LEAVE).key(self.reader()).arg(&me).invoke_async::<()>(connection).await
         });
         let _ = leaving.await;

@@ -1,0 +1,88 @@
+//! `dispatchers` in the file: the ways to workers.
+
+use std::{collections::BTreeMap, fmt, path::PathBuf};
+
+use serde::Deserialize;
+
+use super::file::Time;
+use crate::model::pipeline::DispatchKind;
+
+/// One section per dispatcher. A dispatcher that no stage uses may be missing.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct DispatchersFile {
+    /// Workers of Celery.
+    pub celery: Option<CeleryFile>,
+    /// Workers that read a topic.
+    pub kafka: Option<KafkaTasksFile>,
+    /// Workers behind HTTP.
+    pub http: Option<HttpTasksFile>,
+}
+
+/// Workers of Celery.
+#[derive(Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CeleryFile {
+    /// Their broker: `amqp://` or `redis://`, over TLS `amqps://` or `rediss://`.
+    pub broker: String,
+    /// A file of authorities that are trusted in place of the system's, as PEM.
+    pub ca_cert: Option<PathBuf>,
+    /// The queue of stages without one: `celery` if not given.
+    pub queue: Option<String>,
+    /// Where workers send states and results: `solehold.results` if not given.
+    pub result_queue: Option<String>,
+    /// Whether to end the process of a revoked task that is running: false if not given.
+    pub terminate: Option<bool>,
+    /// `consumer_timeout` of RabbitMQ's configuration, which cannot be queried.
+    pub consumer_timeout: Option<Time>,
+}
+
+/// Workers that read a topic; a stage's `task` is the topic.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KafkaTasksFile {
+    /// The topic of their reports.
+    pub reports_topic: String,
+    /// The group in which the orchestrators read them [that of the commands, with `-reports`].
+    pub group: Option<String>,
+}
+
+/// Workers behind HTTP; a stage's `task` is the path.
+#[derive(Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HttpTasksFile {
+    /// The base of the paths.
+    pub url: String,
+    /// Headers of every request.
+    #[serde(default)]
+    pub headers: BTreeMap<String, String>,
+    /// How long one request may take: 10 s if not given.
+    pub timeout: Option<Time>,
+    /// The URL for later reports: `/reports` of the orchestrators, as the service reaches it.
+    pub report_to: Option<String>,
+}
+
+/// Without passwords.
+impl fmt::Debug for CeleryFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CeleryFile").field("queue", &self.queue).finish_non_exhaustive()
+    }
+}
+
+/// Without the headers' values.
+impl fmt::Debug for HttpTasksFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HttpTasksFile").field("url", &self.url).finish_non_exhaustive()
+    }
+}
+
+impl DispatchersFile {
+    /// Whether there is a section for it.
+    pub fn has(&self, kind: DispatchKind) -> bool {
+        match kind {
+            DispatchKind::Celery => self.celery.is_some(),
+            DispatchKind::Kafka => self.kafka.is_some(),
+            DispatchKind::Http => self.http.is_some(),
+        }
+    }
+}

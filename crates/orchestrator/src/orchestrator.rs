@@ -1,0 +1,139 @@
+//! What the partition owners of one process share, and the transaction in which they change jobs.
+
+use std::{sync::Arc, time::Duration};
+
+use solehold_sql::{
+    Error,
+    partitions::{Standing, Tenure},
+};
+use tokio_postgres::Client;
+
+use crate::{
+    batch::{Batch, Outlets, Rules, Tally},
+    dispatch::Dispatchers,
+    mailbox::Mailbox,
+    metrics::Metrics,
+    model::{command::Mapping, pipeline::Pipeline},
+    publish::Publish,
+    step::StepError,
+    store::Store,
+};
+
+/// What an orchestrator is made of.
+#[derive(Clone)]
+pub struct Parts {
+    /// The way in for reports and requests, with the store.
+    pub mailbox: Arc<Mailbox>,
+    /// How to read a command from its message.
+    pub commands: Arc<Mapping>,
+    /// The stages of new jobs.
+    pub pipeline: Arc<Pipeline>,
+    /// The ways to workers.
+    pub dispatchers: Dispatchers,
+    /// Publishes events and copies of dead letters.
+    pub publisher: Arc<dyn Publish>,
+    /// The topic of events, if they are published.
+    pub events_topic: Option<String>,
+    /// The topic of copies of dead letters, if they are published.
+    pub dead_letter_topic: Option<String>,
+    /// How long inbox marks are kept.
+    pub inbox_retention: Duration,
+    /// How long finished jobs are kept: no less than their marks.
+    pub job_retention: Duration,
+}
+
+/// Everything that the partition owners of one process share. Cheap to clone.
+#[derive(Clone)]
+pub struct Orchestrator {
+    parts: Parts,
+    metrics: Arc<Metrics>,
+}
+
+impl std::fmt::Debug for Orchestrator {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Orchestrator").field("store", self.store()).finish_non_exhaustive()
+    }
+}
+
+impl Orchestrator {
+    /// An orchestrator of these parts. Nothing runs yet.
+    pub fn new(parts: Parts) -> Self {
+        let metrics = Arc::new(Metrics::new(parts.mailbox.without_job().clone()));
+        Self { parts, metrics }
+    }
+
+    /// What it is made of.
+    pub fn parts(&self) -> &Parts {
+        &self.parts
+    }
+
+    /// The tables.
+    pub fn store(&self) -> &Arc<Store> {
+        self.parts.mailbox.store()
+    }
+
+    /// The way in for reports and requests.
+    pub fn mailbox(&self) -> &Arc<Mailbox> {
+        &self.parts.mailbox
+    }
+
+    /// Its counters.
+    pub fn metrics(&self) -> &Arc<Metrics> {
+        &self.metrics
+    }
+
+    /// Begins a batch in a transaction that has checked the epoch.
+    pub(crate) async fn batch<'a>(
+        &'a self,
+        client: &'a Client,
+        tenure: &'a Tenure,
+    ) -> Result<Batch<'a>, Error> {
+        let rules = Rules {
+            mapping: &self.parts.commands,
+            pipeline: &self.parts.pipeline,
+            outlets: Outlets {
+                events: self.parts.events_topic.is_some(),
+                dead_letters: self.parts.dead_letter_topic.is_some(),
+            },
+        };
+        Batch::begin(self.store(), client, tenure, rules).await
+    }
+
+    /// Changes jobs in one transaction that first checks the epoch of the partition.
+    pub(crate) async fn transact(
+        &self,
+        tenure: &Tenure,
+        work: impl AsyncFnOnce(&mut Batch<'_>, &Client) -> Result<(), Error>,
+    ) -> Result<(), StepError> {
+        let mut client = self.store().pool().get().await?;
+        let tx = client.transaction().await?;
+        if self.store().partitions().check(&*tx, tenure).await? == Standing::Fenced {
+            return Err(StepError::Fenced);
+        }
+        let tally = {
+            let client = tokio_postgres::GenericClient::client(&*tx);
+            let mut batch = self.batch(client, tenure).await?;
+            work(&mut batch, client).await?;
+            batch.write().await?
+        };
+        tx.commit().await?;
+        self.after_commit(tenure, &tally);
+        Ok(())
+    }
+
+    /// Counts what a transaction did, and notifies the outbox senders and the owners of other partitions.
+    pub(crate) fn after_commit(&self, tenure: &Tenure, tally: &Tally) {
+        self.metrics.add(tally);
+        let mailbox = &self.parts.mailbox;
+        mailbox.count_without_job(&tally.without_job);
+        mailbox.notifier().outbox(tenure.partition.number);
+        mailbox.notifier().mail(&tally.mailed);
+    }
+
+    /// Checks the epoch without a lock, to spare workers duplicates of tasks that another owner sends.
+    pub(crate) async fn check_owner(&self, tenure: &Tenure) -> Result<(), StepError> {
+        let client = self.store().pool().get().await?;
+        let row = self.store().partitions().look(&**client, &tenure.partition).await?;
+        if row.epoch == tenure.epoch { Ok(()) } else { Err(StepError::Fenced) }
+    }
+}
