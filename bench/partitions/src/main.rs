@@ -16,7 +16,7 @@ use anyhow::{Context, Result, ensure};
 use deadpool_postgres::{Manager, Pool, Transaction};
 use rdkafka::producer::{FutureProducer, FutureRecord};
 use solehold_kafka::{
-    Brokers, Consumer, ConsumerSettings, Done, Failure, Figures, Handler, Leaving, Message,
+    Brokers, Consumer, ConsumerMetrics, ConsumerSettings, Done, Failure, Handler, Leaving, Message,
 };
 use solehold_sql::{
     inbox::{Inbox, Key, Mark, Marked, PayloadHash},
@@ -99,7 +99,8 @@ async fn produce(kafka: &Kafka) -> Result<()> {
         let sending = batch.iter().map(|number| {
             let producer = &producer;
             async move {
-                let (key, command) = (format!("org-{}:match-{number}", number % 7), command(*number));
+                let key = format!("org-{}:match-{number}", number % 7);
+                let command = command(*number);
                 let record = FutureRecord::to(TOPIC).key(&key).payload(&command);
                 producer.send(record, PATIENCE).await.map_err(|(error, _)| error)
             }
@@ -133,7 +134,8 @@ async fn check_work_mark(kafka: &Kafka, redis: &Redis, count: usize) -> Result<f
 }
 
 async fn consume(kafka: &Kafka, postgres: &Postgres) -> Result<f64> {
-    let (partitions, inbox) = (Partitions::new("partitions")?, Inbox::new("inbox")?);
+    let partitions = Partitions::new("partitions")?;
+    let inbox = Inbox::new("inbox")?;
     let sql = postgres.connect().await?;
     let tables = format!(
         "{};{};CREATE TABLE effects (job text NOT NULL)",
@@ -153,7 +155,7 @@ async fn consume(kafka: &Kafka, postgres: &Postgres) -> Result<f64> {
         pool,
         partitions,
         handler: Arc::new(Notes { inbox }),
-        figures: Arc::new(Figures::default()),
+        metrics: Arc::new(ConsumerMetrics::default()),
         name: "bench".to_owned(),
         leases: None,
         hook: None,
@@ -162,7 +164,8 @@ async fn consume(kafka: &Kafka, postgres: &Postgres) -> Result<f64> {
     let count =
         async || sql.query_one("SELECT count(*) FROM effects", &[]).await.map(|row| row.get::<_, i64>(0));
     wait_for("the first effect", PATIENCE, async || count().await.is_ok_and(|count| count > 0)).await?;
-    let (began, first) = (Instant::now(), count().await?);
+    let began = Instant::now();
+    let first = count().await?;
     let all = async || count().await.is_ok_and(|count| count >= MESSAGES as i64);
     wait_for("every message to take effect", PATIENCE, all).await?;
     let took = began.elapsed();

@@ -1,4 +1,4 @@
-//! A consumer, from its beginning to its end.
+//! A consumer, from start to end.
 
 use std::{
     sync::{Arc, Weak},
@@ -13,54 +13,54 @@ use solehold_sql::partitions::Partitions;
 use tokio::sync::{Notify, mpsc, watch};
 
 use super::{
-    Brokers, ConsumerSettings, Figures, Handler, Hook, PartitionAssignment,
-    desk::{Desk, Leave},
+    Brokers, ConsumerMetrics, ConsumerSettings, Handler, Hook, PartitionAssignment,
+    broker_errors::{BrokerErrors, REPORTED_WITHIN},
     group::{self, Terms},
-    leases::{self, Following, Resources},
-    poll::{self, Callbacks, Client, ORDERS_MAX, Order},
-    tenure::Office,
-    trouble::{HEARD_WITHIN, Trouble},
+    leases::{self, PartitionKeys, PlanFollower},
+    poll::{self, Callbacks, Client, ClientFailed, ORDERS_MAX, Order},
+    shared::{Leave, Shared},
+    tenure::TaskContext,
 };
 
-/// The work on partitions that are released may take this long.
+/// How long the tasks of partitions may take to finish before their leases are released.
 const LEASES_LEAVE_MAX: Duration = Duration::from_millis(250);
 /// How long the client may take to commit positions and to leave the group.
 const CLOSE_MAX: Duration = Duration::from_millis(900);
 const METADATA_MAX: Duration = Duration::from_secs(5);
 const RETRY: Backoff = Backoff { first: Duration::from_millis(100), cap: Duration::from_secs(2) };
 
-/// Why a consumer ended by itself.
+/// Why a consumer ended before it was stopped.
 #[derive(Debug, thiserror::Error)]
 pub enum ConsumerError {
-    /// Its settings make no sense.
-    #[error("the consumer's settings: {0}")]
+    /// Its settings are invalid.
+    #[error("the settings of the consumer: {0}")]
     Settings(String),
-    /// The topic is not as the settings say, or not as it was.
+    /// The topic does not match the settings, or was deleted and created again.
     #[error("{0}")]
     Topic(String),
-    /// It could not register.
+    /// It could not open a session.
     #[error(transparent)]
     Open(#[from] OpenError),
-    /// It cannot go on.
+    /// Any other failure.
     #[error("{0}")]
     Failed(String),
 }
 
 /// A consumer of the partitions of a topic. See the [module](super).
 pub struct Consumer<H> {
-    /// What to read, and how much at once.
+    /// The topic, the group, and the limits.
     pub settings: ConsumerSettings,
-    /// From where.
+    /// How to connect.
     pub brokers: Brokers,
     /// Where effects and positions are committed.
     pub pool: Pool,
-    /// The rows of the positions.
+    /// The table of positions.
     pub partitions: Partitions,
-    /// What to do with messages.
+    /// The application.
     pub handler: Arc<H>,
-    /// How it is doing.
-    pub figures: Arc<Figures>,
-    /// Its name in the rows, and as a holder of leases: no other consumer has it.
+    /// Shared with the caller, who registers them.
+    pub metrics: Arc<ConsumerMetrics>,
+    /// The unique name of this consumer, in the rows and as a holder of leases.
     pub name: String,
     /// The server, for `partition_assignment: leases`.
     pub leases: Option<Http>,
@@ -69,7 +69,7 @@ pub struct Consumer<H> {
 }
 
 impl<H: Handler> Consumer<H> {
-    /// Consumes until `ending` is true, and then gives its partitions back.
+    /// Consumes until `ending` is true, and then releases its partitions.
     pub async fn run(mut self, mut ending: watch::Receiver<bool>) -> Result<(), ConsumerError> {
         let by_leases = self.settings.partition_assignment == PartitionAssignment::Leases;
         if let Some(fault) = self.settings.fault() {
@@ -83,18 +83,18 @@ impl<H: Handler> Consumer<H> {
             }
             (_, false) => None,
         };
-        let leave_timeout = match by_leases {
-            true => self.settings.leave_timeout.min(LEASES_LEAVE_MAX),
-            false => self.settings.leave_timeout,
-        };
+        let mut leave_timeout = self.settings.leave_timeout;
+        if by_leases {
+            leave_timeout = leave_timeout.min(LEASES_LEAVE_MAX);
+        }
         let topic = &self.settings.topic;
-        let desk = Arc::new(Desk::new(topic, self.figures.clone(), self.hook.clone(), leave_timeout));
-        let client = self.client(desk.clone())?;
+        let shared = Arc::new(Shared::new(topic, self.metrics.clone(), self.hook.clone(), leave_timeout));
+        let client = self.client(shared.clone())?;
         tokio::select! {
             checked = self.check_topic(&client) => checked?,
             _ = ending.wait_for(|ending| *ending) => return Ok(()),
         }
-        let running = self.begin(client, desk);
+        let running = self.begin(client, shared);
         let ended = match http {
             None => running.run_in_group(ending).await,
             Some(http) => running.run_by_leases(http, ending).await,
@@ -103,31 +103,37 @@ impl<H: Handler> Consumer<H> {
         ended
     }
 
-    fn client(&self, desk: Arc<Desk>) -> Result<Arc<Client>, ConsumerError> {
+    fn client(&self, shared: Arc<Shared>) -> Result<Arc<Client>, ConsumerError> {
         let wrong = |why: String| ConsumerError::Settings(why);
         let config = self.settings.client(&self.brokers).map_err(|error| wrong(error.to_string()))?;
-        let client = Client::from_config_and_context(&config, Callbacks { desk, trouble: Trouble::logged() });
+        let client =
+            Client::from_config_and_context(&config, Callbacks { shared, errors: BrokerErrors::logged() });
         client.map(Arc::new).map_err(|error| wrong(error.to_string()))
     }
 
     /// The number of partitions must be as configured: keys belong to partitions by it.
     async fn check_topic(&self, client: &Arc<Client>) -> Result<(), ConsumerError> {
-        let (topic, expected) = (&self.settings.topic, self.settings.partitions);
+        let topic = &self.settings.topic;
+        let expected = self.settings.partitions;
         for failures in 1.. {
-            let (asked, of) = (client.clone(), topic.clone());
+            let client_of_task = client.clone();
+            let name = topic.clone();
             let metadata = tokio::task::spawn_blocking(move || {
-                let metadata = asked.fetch_metadata(Some(&of), METADATA_MAX);
+                let metadata = client_of_task.fetch_metadata(Some(&name), METADATA_MAX);
                 if metadata.is_err() {
                     // librdkafka reports its errors to the caller of poll, and no other thread polls yet.
-                    asked.poll(HEARD_WITHIN);
+                    client_of_task.poll(REPORTED_WITHIN);
                 }
                 let metadata = metadata?;
-                let topic = metadata.topics().iter().find(|topic| topic.name() == of);
+                let topic = metadata.topics().iter().find(|topic| topic.name() == name);
                 Ok::<_, rdkafka::error::KafkaError>(topic.map_or(0, |topic| topic.partitions().len()))
             });
             match metadata.await.map_err(|error| ConsumerError::Failed(error.to_string()))? {
                 Ok(0) => {
-                    tracing::warn!(topic, "the topic is not there yet: create it with {expected} partitions")
+                    tracing::warn!(
+                        topic,
+                        "topic does not exist; waiting for it to be created with {expected} partitions"
+                    )
                 }
                 Ok(count) if usize::try_from(expected) == Ok(count) => break,
                 Ok(count) => {
@@ -137,22 +143,22 @@ impl<H: Handler> Consumer<H> {
                          moved to other partitions"
                     )));
                 }
-                Err(error) => client.context().trouble.no_answer(&error),
+                Err(error) => client.context().errors.no_answer(&error),
             }
             tokio::time::sleep(RETRY.wait(failures, rand::random())).await;
         }
         Ok(())
     }
 
-    fn begin(self, client: Arc<Client>, desk: Arc<Desk>) -> Running<H> {
+    fn begin(self, client: Arc<Client>, shared: Arc<Shared>) -> Running<H> {
         let (orders, taken) = mpsc::channel(ORDERS_MAX);
         let (thread, polling) = watch::channel(Polling::Runs);
         let weak = Arc::downgrade(&client);
-        // The client blocks, in callbacks too, and is closed where it ends.
+        // The client blocks, in callbacks too, and is closed on the thread that polls it.
         std::thread::spawn(move || {
             let polled = poll::poll(&client, taken);
             thread.send_replace(Polling::Ended(polled.clone()));
-            // Leaves the group, and waits for the broker to agree: for ever, if that is gone.
+            // Leaves the group. This waits for the broker, without a limit.
             drop(client);
             thread.send_replace(Polling::Left(polled));
         });
@@ -164,24 +170,24 @@ impl<H: Handler> Consumer<H> {
             lost_messages: settings.lost_messages,
             bounds: settings.bounds(),
         };
-        let office = Arc::new(Office { handler, pool, partitions, desk, orders });
-        Running { settings, office, terms: Arc::new(terms), client: weak, polling }
+        let context = Arc::new(TaskContext { handler, pool, partitions, shared, orders });
+        Running { settings, context, terms: Arc::new(terms), client: weak, polling }
     }
 }
 
-/// How the thread that polls is doing.
+/// The state of the polling thread.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Polling {
     Runs,
     /// It has stopped polling, with an error if the client cannot recover.
-    Ended(Result<(), String>),
+    Ended(Result<(), ClientFailed>),
     /// It has left the group, too.
-    Left(Result<(), String>),
+    Left(Result<(), ClientFailed>),
 }
 
 struct Running<H> {
     settings: ConsumerSettings,
-    office: Arc<Office<H>>,
+    context: Arc<TaskContext<H>>,
     terms: Arc<Terms>,
     client: Weak<Client>,
     polling: watch::Receiver<Polling>,
@@ -189,17 +195,19 @@ struct Running<H> {
 
 impl<H: Handler> Running<H> {
     async fn run_in_group(&self, ending: watch::Receiver<bool>) -> Result<(), ConsumerError> {
-        let (office, terms, client) = (self.office.clone(), self.terms.clone(), self.client.clone());
+        let context = self.context.clone();
+        let terms = self.terms.clone();
+        let client = self.client.clone();
         let runtime = tokio::runtime::Handle::current();
         let start = move |number| {
-            if let Some(entered) = office.desk.enter(number) {
-                let holding = group::hold(office.clone(), client.clone(), terms.clone(), entered);
+            if let Some(entered) = context.shared.enter(number) {
+                let holding = group::hold(context.clone(), client.clone(), terms.clone(), entered);
                 runtime.spawn(holding);
             }
         };
-        let _ = self.office.desk.start.set(Box::new(start));
+        let _ = self.context.shared.start.set(Box::new(start));
         let failed = |why: String| ConsumerError::Failed(why);
-        let client = self.client.upgrade().ok_or_else(|| failed("the client has ended".to_owned()))?;
+        let client = self.client.upgrade().ok_or_else(|| failed("the Kafka client has ended".to_owned()))?;
         client.subscribe(&[&self.settings.topic]).map_err(|error| failed(error.to_string()))?;
         drop(client);
         self.until(ending, std::future::pending()).await
@@ -216,28 +224,28 @@ impl<H: Handler> Running<H> {
             _ = ending.wait_for(|ending| *ending) => return Ok(()),
         };
         let ConsumerSettings { group, topic, partitions, .. } = &self.settings;
-        let following = Arc::new(Following {
-            office: self.office.clone(),
+        let follower = Arc::new(PlanFollower {
+            context: self.context.clone(),
             client: self.client.clone(),
             terms: self.terms.clone(),
             http,
             session: session.clone(),
-            resources: Resources::new(group, topic, *partitions),
+            resources: PartitionKeys::new(group, topic, *partitions),
             not_granted: Notify::new(),
         });
-        let ended = self.until(ending, following.follow()).await;
-        self.let_go().await;
+        let ended = self.until(ending, follower.follow()).await;
+        self.end_tasks().await;
         session.close().await;
         ended
     }
 
-    /// Waits for the end, whatever brings it.
+    /// Waits until the consumer is stopped, or fails.
     async fn until(
         &self,
         mut ending: watch::Receiver<bool>,
         failing: impl Future<Output = String>,
     ) -> Result<(), ConsumerError> {
-        let mut fault = self.office.desk.fault.subscribe();
+        let mut fault = self.context.shared.fault.subscribe();
         let mut polling = self.polling.clone();
         tokio::select! {
             _ = ending.wait_for(|ending| *ending) => Ok(()),
@@ -247,31 +255,31 @@ impl<H: Handler> Running<H> {
             }
             ended = polling.wait_for(|polling| *polling != Polling::Runs) => {
                 let why = match ended.map(|ended| ended.clone()) {
-                    Ok(Polling::Ended(Err(why)) | Polling::Left(Err(why))) => why,
-                    Ok(_) => "the client has ended".to_owned(),
-                    Err(_) => "the thread that polls panicked".to_owned(),
+                    Ok(Polling::Ended(Err(failed)) | Polling::Left(Err(failed))) => failed.to_string(),
+                    Ok(_) => "the Kafka client has ended".to_owned(),
+                    Err(_) => "the polling thread panicked".to_owned(),
                 };
                 Err(ConsumerError::Failed(why))
             }
         }
     }
 
-    /// Finishes what is under way, and lets go of every partition.
-    async fn let_go(&self) {
-        let desk = self.office.desk.clone();
-        let numbers = desk.close();
-        let _ = tokio::task::spawn_blocking(move || desk.let_go(&numbers, Leave::Finish)).await;
+    /// Ends the tasks of all partitions, after they have finished the messages in progress.
+    async fn end_tasks(&self) {
+        let shared = self.context.shared.clone();
+        let numbers = shared.close();
+        let _ = tokio::task::spawn_blocking(move || shared.end_tasks(&numbers, Leave::Finish)).await;
     }
 
-    /// Lets go of every partition, tells the broker how far they are, and leaves the group.
+    /// Ends the tasks, commits the positions to the broker, and leaves the group.
     async fn leave(&self) {
-        self.let_go().await;
-        let _ = self.office.orders.send(Order::Stop).await;
+        self.end_tasks().await;
+        let _ = self.context.orders.send(Order::Stop).await;
         let mut polling = self.polling.clone();
         let left = polling.wait_for(|polling| matches!(polling, Polling::Left(_)));
         if tokio::time::timeout(CLOSE_MAX, left).await.is_err() {
             tracing::warn!(
-                "the broker was not left in time: in a group, the partitions are free after the session timeout"
+                "leaving the consumer group timed out; the broker assigns the partitions after the session timeout"
             );
         }
     }

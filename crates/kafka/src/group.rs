@@ -1,8 +1,8 @@
-//! Partitions by a consumer group: how the right to write is won for a partition that the group has assigned.
+//! Partitions by a consumer group: how a tenure is won for a partition that the group has assigned.
 //!
 //! ```text
-//!   look at the row ──> commit the position to the broker ──> not revoked meanwhile? ──> raise, if the row is as it was
-//!        ^                   │ refused: no member                                            │ it is not
+//!   read the row ──> commit the position to the broker ──> not revoked meanwhile? ──> raise, if the row is unchanged
+//!        ^                   │ refused: not a member                                         │ it has changed
 //!        └───────────────────┴───────────────────────────────────────────────────────────────┘
 //! ```
 
@@ -17,14 +17,14 @@ use rdkafka::{
     error::KafkaResult,
 };
 use solehold_clock::Backoff;
-use solehold_sql::partitions::{Landmark, Partition, PartitionRow, Raised, Standing, Tenure};
+use solehold_sql::partitions::{Checkpoint, Partition, PartitionRow, Raised, Standing, Tenure};
 
 use super::{
     Begin, Handler, LostMessages,
-    desk::{Entered, LaneCell, Moment},
     lane::{Bounds, Lane},
     poll::{Client, Order},
-    tenure::{Ended, Office, serve},
+    shared::{Entered, LaneCell, Leave, Moment},
+    tenure::{Ended, TaskContext, serve},
 };
 
 /// Between two attempts to win a partition.
@@ -32,7 +32,7 @@ const RETRY: Backoff = Backoff { first: Duration::from_millis(50), cap: Duration
 /// How long the broker may take for one answer.
 const BROKER_MAX: Duration = Duration::from_secs(10);
 
-/// What does not change between partitions.
+/// What all tenures of a consumer have in common.
 pub(super) struct Terms {
     pub group: String,
     pub owner: String,
@@ -44,11 +44,11 @@ pub(super) struct Terms {
 /// Why a partition was not won.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum NotWon {
-    /// It may be later.
+    /// It may be won later.
     Again(String),
-    /// It stands still until someone decides; the other partitions go on.
+    /// It is stopped until an operator decides; the other partitions are not.
     Stopped(String),
-    /// It never will be: the consumer ends.
+    /// It cannot be won: the consumer ends.
     Never(String),
 }
 
@@ -64,12 +64,12 @@ impl From<deadpool_postgres::PoolError> for NotWon {
     }
 }
 
-/// What is known of a partition before it is won.
+/// What PostgreSQL and the broker know about a partition before it is won.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Found {
     pub row: PartitionRow,
-    /// The group's committed offset at the broker, if nobody ever had the partition: another system may have worked on
-    /// its messages.
+    /// The group's committed offset at the broker, if the partition never had a tenure: another system may have
+    /// processed its messages.
     pub committed: Option<i64>,
     /// The first message that the broker has, and one above the last.
     pub watermarks: (i64, i64),
@@ -78,29 +78,29 @@ pub(super) struct Found {
 /// Where the messages of a partition begin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Start {
-    /// The first that has not taken effect.
+    /// The lowest offset that is not committed and whose message exists.
     pub next_offset: i64,
-    /// A message by which the topic is known again.
-    pub landmark: Option<Landmark>,
-    /// Messages that were deleted before they took effect begin here, and end before `next_offset`.
+    /// A committed message by which the topic is recognized.
+    pub checkpoint: Option<Checkpoint>,
+    /// Messages from here to `next_offset` were deleted before they were committed.
     pub lost_from: Option<i64>,
-    /// Where this is known from, for people.
+    /// Where the position comes from, for the log.
     pub origin: &'static str,
 }
 
 impl Start {
-    /// The first offset that has not taken effect, whether its message is still there or not.
+    /// The lowest offset that is not committed, whether its message still exists or not.
     pub fn position(&self) -> i64 {
         self.lost_from.unwrap_or(self.next_offset)
     }
 }
 
-/// The right to write for a partition, and where its messages begin.
+/// A tenure that was won, and how its topic is recognized.
 #[derive(Debug)]
 pub(super) struct Won {
     pub tenure: Tenure,
-    pub landmark: Option<Landmark>,
-    /// Where the position is known from, for people.
+    pub checkpoint: Option<Checkpoint>,
+    /// Where the position comes from, for the log.
     pub origin: &'static str,
 }
 
@@ -112,9 +112,9 @@ const NO_OFFSET_LATEST: &str =
     "the first start, the group has no committed offset, auto_offset_reset is latest";
 const BEGUN_ANEW: &str = "the position was forgotten (begin-anew)";
 
-/// Works on a partition of the group until it is revoked.
+/// Consumes a partition of the group until it is revoked.
 pub(super) async fn hold<H: Handler>(
-    office: Arc<Office<H>>,
+    context: Arc<TaskContext<H>>,
     client: Weak<Client>,
     terms: Arc<Terms>,
     mut entered: Entered,
@@ -122,17 +122,17 @@ pub(super) async fn hold<H: Handler>(
     let mut failures = 0;
     loop {
         let won = tokio::select! {
-            won = win(&office, &client, &terms, entered.number, || entered.leave.borrow().is_stay()) => won,
+            won = win(&context, &client, &terms, entered.number, || entered.leave.borrow().is_stay()) => won,
             () = wait_left(entered.leave.clone()) => return,
         };
         match won {
-            Ok(won) => match work(&office, &terms, &entered, &won).await {
+            Ok(won) => match work(&context, &terms, &entered, &won).await {
                 Ended::Fenced => failures = 0,
                 Ended::Stalled(_) => {}
                 _ => return,
             },
-            Err(NotWon::Never(why)) => return office.desk.fail(why),
-            Err(not_won) => note(&office, entered.number, failures, not_won),
+            Err(NotWon::Never(why)) => return context.shared.fail(why),
+            Err(not_won) => note(&context, entered.number, failures, not_won),
         }
         failures += 1;
         tokio::select! {
@@ -142,116 +142,125 @@ pub(super) async fn hold<H: Handler>(
     }
 }
 
-/// What to do about a topic that was made anew.
+/// What to do about a topic that was deleted and created again.
 const ANEW: &str = "If that is meant, let the group begin anew with what is there: `solehold orchestrator begin-anew` for \
-                    an orchestrator, otherwise see docs/guides/partitions.md, \"A topic that was made anew\"";
-/// After this many attempts in a row, a partition that is not won counts as one that stands still.
+                    an orchestrator, otherwise see docs/guides/partitions.md, \"A recreated topic\"";
+/// After this many consecutive attempts, a partition that is not won is reported as stopped.
 const NOT_WON_MAX: u32 = 5;
 
-/// Takes note of a partition that was not won: what stands still is reported once, until it goes on.
-pub(super) fn note<H: Handler>(office: &Office<H>, number: i32, failures: u32, not_won: NotWon) {
+/// Records that a partition was not won. A stopped partition is reported once, until it runs again.
+pub(super) fn note<H: Handler>(context: &TaskContext<H>, number: i32, failures: u32, not_won: NotWon) {
     let why = match not_won {
         NotWon::Again(why) if failures < NOT_WON_MAX => {
-            return tracing::debug!(partition = number, why, "the partition is not won yet");
+            return tracing::debug!(
+                partition = number,
+                why,
+                "cannot begin to consume the partition; retrying"
+            );
         }
         NotWon::Again(why) | NotWon::Stopped(why) | NotWon::Never(why) => why,
     };
-    if office.desk.figures.stops(number, &why) {
-        tracing::error!(partition = number, why, "the partition is stopped");
+    if context.shared.metrics.stops(number, &why) {
+        tracing::error!(partition = number, why, "partition is stopped");
     }
 }
 
-async fn wait_left(mut leave: tokio::sync::watch::Receiver<super::desk::Leave>) {
+async fn wait_left(mut leave: tokio::sync::watch::Receiver<Leave>) {
     let _ = leave.wait_for(|leave| !leave.is_stay()).await;
 }
 
-/// Fetches messages and works on them, under this tenure.
+/// Fetches and processes messages under this tenure.
 pub(super) async fn work<H: Handler>(
-    office: &Arc<Office<H>>,
+    context: &Arc<TaskContext<H>>,
     terms: &Terms,
     entered: &Entered,
     won: &Won,
 ) -> Ended {
-    let Won { tenure, landmark, origin } = won;
-    let (number, serial, landmark) = (entered.number, entered.serial, *landmark);
+    let Won { tenure, checkpoint, origin } = won;
+    let number = entered.number;
+    let serial = entered.serial;
+    let checkpoint = *checkpoint;
     let next_offset = tenure.next_offset;
-    let (partition, epoch) = (&tenure.partition, tenure.epoch);
+    let partition = &tenure.partition;
+    let epoch = tenure.epoch;
     tracing::info!(%partition, epoch, next_offset, origin, "began to consume the partition");
-    office.desk.figures.begins(number, tenure.epoch, next_offset);
-    // The former owner may have got further since we proved that we are a member, with an older position.
-    office.desk.positions.lock().insert(number, next_offset);
-    let cell = Arc::new(LaneCell::new(Lane::new(next_offset, landmark, terms.bounds.clone())));
-    let offset = landmark.map_or(next_offset, |landmark| landmark.offset.min(next_offset));
-    let _ = office.orders.send(Order::Fetch { number, serial, offset, cell: cell.clone() }).await;
-    let ended = serve(office, tenure, serial, &cell, entered.leave.clone()).await;
+    context.shared.metrics.begins(number, epoch, next_offset);
+    // The former owner may have advanced the position since we committed an older one as the proof of membership.
+    context.shared.positions.lock().insert(number, next_offset);
+    let cell = Arc::new(LaneCell::new(Lane::new(next_offset, checkpoint, terms.bounds.clone())));
+    let offset = checkpoint.map_or(next_offset, |checkpoint| checkpoint.offset.min(next_offset));
+    let _ = context.orders.send(Order::Fetch { number, serial, offset, cell: cell.clone() }).await;
+    let ended = serve(context, tenure, serial, &cell, entered.leave.clone()).await;
     match &ended {
-        Ended::Foreign => office.desk.fail(format!(
+        Ended::Foreign => context.shared.fail(format!(
             "topic {} was made anew under its name: at offset {} of partition {number} it has another message than the \
              one that took effect. {ANEW}",
             tenure.partition.topic,
-            landmark.map_or(-1, |landmark| landmark.offset),
+            checkpoint.map_or(-1, |checkpoint| checkpoint.offset),
         )),
-        Ended::Broken(why) => office.desk.fail(why.clone()),
-        Ended::Fenced => tracing::warn!(partition = %tenure.partition, "a newer owner wrote for the partition"),
-        Ended::Stalled(why) => note(office, number, 0, NotWon::Stopped(why.clone())),
+        Ended::Broken(why) => context.shared.fail(why.clone()),
+        Ended::Fenced => tracing::warn!(partition = %tenure.partition, "another consumer took over the partition"),
+        Ended::Stalled(why) => note(context, number, 0, NotWon::Stopped(why.clone())),
         _ => {}
     }
     ended
 }
 
-/// Wins the right to write for a partition, once.
+/// Makes one attempt to win a partition.
 async fn win<H: Handler>(
-    office: &Office<H>,
+    context: &TaskContext<H>,
     client: &Weak<Client>,
     terms: &Terms,
     number: i32,
     is_ours: impl Fn() -> bool,
 ) -> Result<Won, NotWon> {
-    let topic = office.desk.topic.clone();
+    let topic = context.shared.topic.clone();
     let partition = Partition { group: terms.group.clone(), topic, number };
-    let found = look(office, client, &partition).await?;
+    let found = look(context, client, &partition).await?;
     let start = start(&partition, &found, terms)?;
     prove(client, &partition, start.position()).await?;
-    office.desk.at(Moment::Proven);
+    context.shared.at(Moment::Proven);
     if !is_ours() {
-        return Err(NotWon::Again("the group has taken it back".to_owned()));
+        return Err(NotWon::Again("the group has revoked it".to_owned()));
     }
-    let database = office.pool.get().await?;
-    let (epoch, first) = (found.row.epoch, start.position());
-    let raised = office.partitions.raise_from(&**database, &partition, epoch, &terms.owner, first);
+    let database = context.pool.get().await?;
+    let epoch = found.row.epoch;
+    let first = start.position();
+    let raised = context.partitions.raise_from(&**database, &partition, epoch, &terms.owner, first);
     match raised.await? {
-        Raised::Ours(tenure) => skip_lost(office, tenure, &start).await,
+        Raised::Ours(tenure) => skip_lost(context, tenure, &start).await,
         Raised::Overtaken(row) => {
             Err(NotWon::Again(format!("{} has raised the epoch to {}", row.owner, row.epoch)))
         }
     }
 }
 
-/// Reads the row of a partition, and after it what the broker knows. In the other order a process that is paused in
-/// between would find a position above the last message, as if the topic had been made anew.
+/// Reads the row of a partition, and then the state of the broker. In the other order a process that is paused in
+/// between would find a position above the last message, as if the topic had been created again.
 pub(super) async fn look<H: Handler>(
-    office: &Office<H>,
+    context: &TaskContext<H>,
     client: &Weak<Client>,
     partition: &Partition,
 ) -> Result<Found, NotWon> {
-    let row = office.partitions.look(&**office.pool.get().await?, partition).await?;
-    let (topic, number) = (partition.topic.clone(), partition.number);
+    let row = context.partitions.look(&**context.pool.get().await?, partition).await?;
+    let topic = partition.topic.clone();
+    let number = partition.number;
     let is_first = is_first(&row);
-    let asked = with_client(client, move |client| {
+    let request = with_client(client, move |client| {
         let committed = if is_first { committed(client, &topic, number)? } else { None };
         Ok((committed, client.fetch_watermarks(&topic, number, BROKER_MAX)?))
     });
-    let (committed, watermarks) = asked.await?;
+    let (committed, watermarks) = request.await?;
     Ok(Found { row, committed, watermarks })
 }
 
-/// Whether nobody ever had the partition. A position that was forgotten on purpose is not that: the group's committed
-/// offset would then be one of a topic that is gone.
+/// Whether the partition never had a tenure. A position that an operator reset does not count: the group's committed
+/// offset would then belong to a topic that is gone.
 pub(super) fn is_first(row: &PartitionRow) -> bool {
     row.epoch == 0 && row.next_offset.is_none()
 }
 
-/// The offset that the group has committed, whoever did so.
+/// The committed offset of the group, by any of its members.
 fn committed(client: &Client, topic: &str, number: i32) -> KafkaResult<Option<i64>> {
     let mut list = TopicPartitionList::new();
     list.add_partition(topic, number);
@@ -264,11 +273,12 @@ fn committed(client: &Client, topic: &str, number: i32) -> KafkaResult<Option<i6
     })
 }
 
-/// Where to begin, by what has taken effect and what the broker has.
+/// Where to begin, from the committed position and the offsets of the broker.
 pub(super) fn start(partition: &Partition, found: &Found, terms: &Terms) -> Result<Start, NotWon> {
-    let (number, topic) = (partition.number, &partition.topic);
-    let (row, (low, high)) = (&found.row, found.watermarks);
-    let at = |next_offset: i64, origin| Start { next_offset, landmark: None, lost_from: None, origin };
+    let Partition { number, topic, .. } = partition;
+    let row = &found.row;
+    let (low, high) = found.watermarks;
+    let at = |next_offset: i64, origin| Start { next_offset, checkpoint: None, lost_from: None, origin };
     let (next, origin) = match (row.next_offset, found.committed) {
         (Some(next), _) => (next, OUR_POSITION),
         (None, Some(committed)) => (committed, GROUP_OFFSET),
@@ -292,48 +302,49 @@ pub(super) fn start(partition: &Partition, found: &Found, terms: &Terms) -> Resu
     if next < low && terms.lost_messages == LostMessages::Stop {
         return Err(NotWon::Stopped(format!(
             "messages {next} to {} of partition {number} of topic {topic} were deleted before they took effect{by}: the \
-             broker has {low} to {high}. What to do: docs/guides/partitions.md, \"Messages that were deleted\"",
+             broker has {low} to {high}. What to do: docs/guides/partitions.md, \"Deleted messages\"",
             low - 1,
         )));
     }
     if next < low {
         return Ok(Start { lost_from: Some(next), ..at(low, origin) });
     }
-    Ok(Start { landmark: row.landmark.filter(|landmark| landmark.offset >= low), ..at(next, origin) })
+    Ok(Start { checkpoint: row.checkpoint.filter(|checkpoint| checkpoint.offset >= low), ..at(next, origin) })
 }
 
-/// Moves the position past messages that were deleted, if there are such, and reports them.
+/// Advances the position past deleted messages, if there are any, and reports them.
 pub(super) async fn skip_lost<H: Handler>(
-    office: &Office<H>,
+    context: &TaskContext<H>,
     mut tenure: Tenure,
     start: &Start,
 ) -> Result<Won, NotWon> {
     let origin = if tenure.next_offset == start.position() { start.origin } else { OUR_POSITION };
-    // The former owner may have got further meanwhile.
+    // The former owner may have advanced the position meanwhile.
     let Some(from) = start.lost_from.map(|from| from.max(tenure.next_offset)) else {
-        return Ok(Won { tenure, landmark: start.landmark, origin });
+        return Ok(Won { tenure, checkpoint: start.checkpoint, origin });
     };
     let to = start.next_offset;
     if from < to {
-        let mut database = office.pool.get().await?;
+        let mut database = context.pool.get().await?;
         let transaction = database.transaction().await.map_err(solehold_sql::Error::from)?;
-        if office.partitions.advance(&*transaction, &tenure, to, None).await? == Standing::Fenced {
+        if context.partitions.advance(&*transaction, &tenure, to, None).await? == Standing::Fenced {
             return Err(NotWon::Again("another consumer has raised the epoch".to_owned()));
         }
         transaction.commit().await.map_err(solehold_sql::Error::from)?;
         tenure.next_offset = to;
-        office.desk.figures.skipped((to - from).unsigned_abs());
+        context.shared.metrics.skipped((to - from).unsigned_abs());
         tracing::error!(
             partition = %tenure.partition, from, to = to - 1,
-            "messages were deleted before they took effect; they are skipped"
+            "messages were deleted before they were committed; skipping them"
         );
     }
-    Ok(Won { tenure, landmark: None, origin })
+    Ok(Won { tenure, checkpoint: None, origin })
 }
 
-/// Makes the broker prove that we are a member of the group: it takes a position from nobody else.
+/// Proves membership of the group: the broker accepts a position only from a member.
 pub(super) async fn prove(client: &Weak<Client>, partition: &Partition, position: i64) -> Result<(), NotWon> {
-    let (topic, number) = (partition.topic.clone(), partition.number);
+    let topic = partition.topic.clone();
+    let number = partition.number;
     let commit = with_client(client, move |client| {
         let mut list = TopicPartitionList::new();
         list.add_partition_offset(&topic, number, Offset::Offset(position))?;
@@ -342,17 +353,17 @@ pub(super) async fn prove(client: &Weak<Client>, partition: &Partition, position
     commit.await
 }
 
-/// Asks something of the client that takes a thread while it waits.
+/// Runs a blocking request of the client on a thread.
 async fn with_client<T: Send + 'static>(
     client: &Weak<Client>,
-    ask: impl FnOnce(&Client) -> KafkaResult<T> + Send + 'static,
+    request: impl FnOnce(&Client) -> KafkaResult<T> + Send + 'static,
 ) -> Result<T, NotWon> {
     let client = client.clone();
     let again = |why: String| NotWon::Again(why);
-    let asked = tokio::task::spawn_blocking(move || client.upgrade().map(|client| ask(&client)));
-    let answer = asked.await.map_err(|error| again(error.to_string()))?;
-    let answer = answer.ok_or_else(|| again("the consumer ends".to_owned()))?;
-    answer.map_err(|error| again(error.to_string()))
+    let task = tokio::task::spawn_blocking(move || client.upgrade().map(|client| request(&client)));
+    let response = task.await.map_err(|error| again(error.to_string()))?;
+    let response = response.ok_or_else(|| again("the consumer is ending".to_owned()))?;
+    response.map_err(|error| again(error.to_string()))
 }
 
 #[cfg(test)]
@@ -362,7 +373,8 @@ mod tests {
 
     fn terms(begin: Begin, lost_messages: LostMessages) -> Terms {
         let settings = ConsumerSettings::default();
-        let (group, bounds) = (settings.group.clone(), settings.bounds());
+        let group = settings.group.clone();
+        let bounds = settings.bounds();
         Terms { group, owner: "one".to_owned(), begin, lost_messages, bounds }
     }
 
@@ -371,8 +383,8 @@ mod tests {
     }
 
     fn row(epoch: i64, next_offset: Option<i64>) -> PartitionRow {
-        let landmark = next_offset.map(|_| Landmark { offset: 41, digest: 7 });
-        PartitionRow { epoch, token: 0, owner: String::new(), next_offset, landmark }
+        let checkpoint = next_offset.map(|_| Checkpoint { offset: 41, digest: 7 });
+        PartitionRow { epoch, token: 0, owner: String::new(), next_offset, checkpoint }
     }
 
     fn begins(next_offset: Option<i64>, watermarks: (i64, i64), lost: LostMessages) -> Result<Start, NotWon> {
@@ -381,16 +393,16 @@ mod tests {
     }
 
     fn at(next_offset: i64, origin: &'static str) -> Start {
-        Start { next_offset, landmark: None, lost_from: None, origin }
+        Start { next_offset, checkpoint: None, lost_from: None, origin }
     }
 
     #[test]
     fn deleted_messages_stop_the_partition_or_are_skipped_and_are_reported_either_way() {
         for lost in [LostMessages::Stop, LostMessages::Skip] {
             let found = begins(Some(42), (40, 50), lost);
-            let landmark = Some(Landmark { offset: 41, digest: 7 });
-            assert_eq!(found, Ok(Start { landmark, ..at(42, OUR_POSITION) }));
-            // The landmark is deleted, and nothing is lost.
+            let checkpoint = Some(Checkpoint { offset: 41, digest: 7 });
+            assert_eq!(found, Ok(Start { checkpoint, ..at(42, OUR_POSITION) }));
+            // The checkpoint is deleted, and nothing is lost.
             let found = begins(Some(42), (42, 50), lost);
             assert_eq!(found, Ok(at(42, OUR_POSITION)));
             let found = begins(None, (42, 50), lost);

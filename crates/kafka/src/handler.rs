@@ -19,7 +19,7 @@ pub struct Message {
     pub offset: i64,
     /// Messages with the same key are handled in order.
     pub key: Option<Bytes>,
-    /// What it says; nothing in a tombstone.
+    /// None in a tombstone.
     pub payload: Option<Bytes>,
     /// Empty with brokers that are older than headers.
     pub headers: Vec<(String, Bytes)>,
@@ -28,7 +28,7 @@ pub struct Message {
 }
 
 impl Message {
-    /// What tells it from another message at the same offset: of a topic that was made anew.
+    /// Tells it from another message at the same offset, of a topic that was created again.
     pub fn digest(&self) -> i64 {
         let mut hasher = Xxh3::new();
         for part in [&self.key, &self.payload] {
@@ -52,36 +52,36 @@ pub enum Failure {
     Again(String),
 }
 
-/// A message that was worked on, and what came of it: an effect to commit, or the reason why it is a dead letter.
+/// A processed message, with an effect to commit or the reason why it is a dead letter.
 #[derive(Debug)]
 pub struct Done<E> {
     /// The message.
     pub message: Message,
-    /// What to commit. A dead letter is committed, too: what follows under its key depends on it.
+    /// A dead letter is committed, too: later messages of its key wait for it.
     pub effect: Result<E, Failure>,
 }
 
-/// Becomes true when a partition should be given up: finish what is under way, and begin nothing new.
+/// Becomes true when the partition should be released: finish the work in progress, and begin nothing new.
 pub type Leaving = watch::Receiver<bool>;
 
 /// What an application does with the messages of its partitions.
 pub trait Handler: Send + Sync + 'static {
-    /// What a message comes to, before it is committed.
+    /// The effect of a message, before it is committed.
     type Effect: Send + Sync + 'static;
 
-    /// What a transaction came to, until it is committed.
+    /// The result of a transaction, for [`committed`](Self::committed).
     type Receipt: Send + 'static;
 
-    /// Works on one message. Messages of one key are worked on one after the other, each after the commit of the one
-    /// before; those of different keys at the same time. An effect outside the database that happens here may happen
-    /// twice; let [`Redis`](super) or a gate guard it.
+    /// Processes one message. Messages of one key are processed one after the other, each after the commit of the one
+    /// before; messages of different keys in parallel. An effect outside the database that happens here may happen
+    /// twice: guard it with a gate.
     fn work(&self, message: &Message) -> impl Future<Output = Result<Self::Effect, Failure>> + Send;
 
-    /// Commits what several messages of one partition came to. The epoch of the tenure has been checked in this
-    /// transaction, and the position is written by it. The messages stand in the order of their offsets; there may be
-    /// gaps, and a message may have been committed before: its inbox mark tells. An error rolls everything back, and
-    /// the messages come again, one per transaction, so that one bad message does not stop the others. It should wait
-    /// for nothing but PostgreSQL, which ends a transaction that nothing is heard of for 1.5 s.
+    /// Commits the effects of several messages of one partition. The epoch of the tenure has been checked in this
+    /// transaction, and the position is written by it. The messages are in the order of their offsets; there may be
+    /// gaps, and a message may have been committed before: its inbox mark shows that. An error rolls everything back,
+    /// and the messages are retried, one per transaction, so that one bad message does not stop the others. Wait for
+    /// nothing but PostgreSQL here: it ends a transaction that is idle for 1.5 s.
     fn commit(
         &self,
         transaction: &Transaction<'_>,
@@ -89,14 +89,13 @@ pub trait Handler: Send + Sync + 'static {
         done: &[Done<Self::Effect>],
     ) -> impl Future<Output = Result<Self::Receipt, solehold_sql::Error>> + Send;
 
-    /// A transaction has been committed. For counters and hints: it is not called for every one, such as when the
-    /// process ends right then.
+    /// A transaction was committed. For counters and hints only: it is not called if the process ends right then.
     fn committed(&self, tenure: &Tenure, receipt: Self::Receipt) {
         let _ = (tenure, receipt);
     }
 
-    /// Everything else that a partition needs while it is ours, such as sweeps and the sending of outgoing
-    /// messages. It ends soon after `leaving` turns true, and is dropped when the partition was lost. If it ends before
-    /// that, the partition is won anew and attended to again; if it panics, the consumer ends.
+    /// The background work of a partition while it is ours, such as sweeps and sending outgoing messages. It must end
+    /// soon after `leaving` becomes true, and is dropped when the partition is lost. If it ends before that, a new
+    /// tenure begins; if it panics, the consumer ends.
     fn attend(&self, tenure: Tenure, leaving: Leaving) -> impl Future<Output = ()> + Send;
 }

@@ -1,4 +1,4 @@
-//! Whether a topic is still the one whose messages took effect.
+//! Whether a topic is still the one whose messages were committed, or was deleted and created again.
 
 use std::time::Duration;
 
@@ -6,43 +6,60 @@ use rdkafka::{
     Offset, TopicPartitionList,
     config::FromClientConfigAndContext as _,
     consumer::{BaseConsumer, Consumer as _},
-    error::KafkaResult,
+    error::{KafkaError, KafkaResult},
 };
 use solehold_clock::BootTime;
 use solehold_sql::partitions::{Partition, PartitionRow};
 
-use super::{Brokers, HEARD_WITHIN, Trouble, poll::owned};
+use super::{BrokerErrors, Brokers, BrokersError, REPORTED_WITHIN, poll::owned};
 
 /// How long the broker may take for one answer.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(5);
 
-/// What a partition of a topic is, by its messages.
+/// Whether a partition is the one that was consumed before.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Identity {
-    /// It has a message that took effect.
+    /// It has a message that was committed.
     Same,
-    /// It is that of a topic which was made anew, for this reason.
+    /// The topic was created again, for this reason.
     Another(String),
-    /// Nothing has taken effect, or what has is deleted.
+    /// No message was committed, or the broker has deleted it.
     Unknown,
 }
 
-/// Compares the messages of a partition with what took effect. It waits for the broker: call it on a thread for that.
-pub fn identify(brokers: &Brokers, partition: &Partition, row: &PartitionRow) -> Result<Identity, String> {
-    let mut config = brokers.client().map_err(|error| error.to_string())?;
+/// Why a partition could not be compared.
+#[derive(Debug, thiserror::Error)]
+pub enum IdentityError {
+    /// The settings of the brokers are wrong.
+    #[error(transparent)]
+    Settings(#[from] BrokersError),
+    /// No broker can be used, for the reason that librdkafka reported.
+    #[error("{0}")]
+    Broker(String),
+    /// librdkafka failed.
+    #[error(transparent)]
+    Kafka(#[from] KafkaError),
+}
+
+/// Compares the messages of a partition with its row. Blocks while it waits for the broker.
+pub fn identify(
+    brokers: &Brokers,
+    partition: &Partition,
+    row: &PartitionRow,
+) -> Result<Identity, IdentityError> {
+    let mut config = brokers.client()?;
     config.set("group.id", &partition.group).set("enable.auto.commit", "false");
     // It is assigned a partition and never joins its group.
-    let client =
-        Asking::from_config_and_context(&config, Trouble::kept()).map_err(|error| error.to_string())?;
+    let client = Reader::from_config_and_context(&config, BrokerErrors::kept())?;
     compare(&client, partition, row).map_err(|error| {
-        client.poll(HEARD_WITHIN);
-        client.context().last().map_or_else(|| error.to_string(), |reason| reason.text)
+        client.poll(REPORTED_WITHIN);
+        client.context().last().map_or(error.into(), |problem| IdentityError::Broker(problem.text))
     })
 }
 
-type Asking = BaseConsumer<Trouble>;
+type Reader = BaseConsumer<BrokerErrors>;
 
-fn compare(client: &Asking, partition: &Partition, row: &PartitionRow) -> KafkaResult<Identity> {
+fn compare(client: &Reader, partition: &Partition, row: &PartitionRow) -> KafkaResult<Identity> {
     let Some(next) = row.next_offset else { return Ok(Identity::Unknown) };
     let Partition { topic, number, .. } = partition;
     let (low, high) = client.fetch_watermarks(topic, *number, ANSWERED_WITHIN)?;
@@ -50,11 +67,12 @@ fn compare(client: &Asking, partition: &Partition, row: &PartitionRow) -> KafkaR
         let why = format!("everything below offset {next} took effect, and the broker has {low} to {high}");
         return Ok(Identity::Another(why));
     }
-    let Some(landmark) = row.landmark.filter(|landmark| (low..high).contains(&landmark.offset)) else {
+    let Some(checkpoint) = row.checkpoint.filter(|checkpoint| (low..high).contains(&checkpoint.offset))
+    else {
         return Ok(Identity::Unknown);
     };
     let mut list = TopicPartitionList::new();
-    list.add_partition_offset(topic, *number, Offset::Offset(landmark.offset))?;
+    list.add_partition_offset(topic, *number, Offset::Offset(checkpoint.offset))?;
     client.assign(&list)?;
     let until = BootTime::now().plus(ANSWERED_WITHIN);
     loop {
@@ -63,10 +81,12 @@ fn compare(client: &Asking, partition: &Partition, row: &PartitionRow) -> KafkaR
             return Ok(Identity::Unknown);
         }
         let Some(message) = client.poll(left).transpose()?.map(|message| owned(&message)) else { continue };
-        return Ok(match message.offset == landmark.offset {
-            true if message.digest() == landmark.digest => Identity::Same,
-            true => Identity::Another(format!("offset {} has another message", landmark.offset)),
-            false => Identity::Unknown,
+        return Ok(if message.offset != checkpoint.offset {
+            Identity::Unknown
+        } else if message.digest() == checkpoint.digest {
+            Identity::Same
+        } else {
+            Identity::Another(format!("offset {} has another message", checkpoint.offset))
         });
     }
 }

@@ -19,54 +19,54 @@ use std::collections::BTreeSet;
 
 use bytes::Bytes;
 use solehold_clock::{Backoff, BootTime};
-use solehold_sql::partitions::Landmark;
+use solehold_sql::partitions::Checkpoint;
 use solehold_window::OrderedWindow;
 
 use super::Message;
 
-/// What a message takes beside its key and payload, about.
+/// About what a message takes beside its key and payload.
 const ENTRY_BYTES: usize = 256;
 
-/// How much of everything.
+/// The limits of a lane.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Bounds {
-    /// Messages that are worked on at the same time.
+    /// Messages that are processed in parallel.
     pub parallel: usize,
     /// Messages that are kept; at this many the partition is paused, and resumed at half.
     pub messages: usize,
     /// The same, in bytes.
     pub bytes: usize,
-    /// From the position to the highest offset that is worked on.
+    /// From the position to the highest offset that is processed.
     pub span: i64,
     /// Messages in one transaction.
     pub batch: usize,
-    /// How often a message is tried.
+    /// How often a message is processed before it becomes a dead letter.
     pub attempts: u32,
-    /// How long to wait in between.
+    /// Between two attempts.
     pub backoff: Backoff,
 }
 
-/// What became of a message that arrived.
+/// Whether a message was accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Arrival {
-    /// It waits for its turn.
+    /// It will be processed.
     Taken,
-    /// It has taken effect before this tenure, or has arrived already.
+    /// It was committed before this tenure, or has arrived already.
     Old,
-    /// It is not the message that had this offset before: this is another topic of the same name.
+    /// It differs from the checkpoint at this offset: this is another topic of the same name.
     Foreign,
 }
 
-/// What to do about a message that failed.
+/// What to do with a message that failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Retry {
-    /// It is tried again, not before this time.
+    /// It is retried, not before this time.
     NotBefore(BootTime),
-    /// It was tried often enough: it is a dead letter.
+    /// It has used all attempts: it is a dead letter.
     GiveUp,
 }
 
-/// Whether messages of the partition are to be fetched.
+/// A change of fetching.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Flow {
     /// Stop fetching until there is room.
@@ -75,15 +75,15 @@ pub enum Flow {
     Resume,
 }
 
-/// What one transaction commits.
+/// The messages of one transaction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Batch {
-    /// Messages, in the order of their offsets.
+    /// In order.
     pub offsets: Vec<i64>,
-    /// The position when they have taken effect.
+    /// The position once they are committed.
     pub next_offset: i64,
-    /// One of them by which the topic is known again.
-    pub landmark: Option<Landmark>,
+    /// One of them, by which the topic is recognized later.
+    pub checkpoint: Option<Checkpoint>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -113,15 +113,15 @@ pub struct Lane {
     running: usize,
     committing: usize,
     bytes: usize,
-    landmark: Option<Landmark>,
+    checkpoint: Option<Checkpoint>,
     is_paused: bool,
     is_ending: bool,
 }
 
 impl Lane {
-    /// A lane whose first message has this offset, or a higher one. If a landmark is given, the message at its offset
+    /// A lane whose first message has this offset, or a higher one. If a checkpoint is given, the message at its offset
     /// must be that one, should it arrive.
-    pub fn new(next_offset: i64, landmark: Option<Landmark>, bounds: Bounds) -> Self {
+    pub fn new(next_offset: i64, checkpoint: Option<Checkpoint>, bounds: Bounds) -> Self {
         Self {
             bounds,
             messages: OrderedWindow::new(next_offset - 1),
@@ -130,7 +130,7 @@ impl Lane {
             running: 0,
             committing: 0,
             bytes: 0,
-            landmark,
+            checkpoint,
             is_paused: false,
             is_ending: false,
         }
@@ -139,7 +139,7 @@ impl Lane {
     /// A message was fetched. They arrive in the order of their offsets, with gaps.
     pub fn arrive(&mut self, message: Message) -> Arrival {
         let offset = message.offset;
-        if self.landmark.is_some_and(|mark| mark.offset == offset && mark.digest != message.digest()) {
+        if self.checkpoint.is_some_and(|mark| mark.offset == offset && mark.digest != message.digest()) {
             return Arrival::Foreign;
         }
         let bytes = size(&message);
@@ -215,11 +215,11 @@ impl Lane {
         }
         self.committing += offsets.len();
         let next_offset = self.position_without(&offsets);
-        let landmark = offsets.iter().rev().find(|offset| **offset < next_offset);
-        let landmark = landmark
+        let checkpoint = offsets.iter().rev().find(|offset| **offset < next_offset);
+        let checkpoint = checkpoint
             .and_then(|offset| self.messages.get(*offset))
-            .map(|entry| Landmark { offset: entry.message.offset, digest: entry.message.digest() });
-        Some(Batch { offsets, next_offset, landmark })
+            .map(|entry| Checkpoint { offset: entry.message.offset, digest: entry.message.digest() });
+        Some(Batch { offsets, next_offset, checkpoint })
     }
 
     /// A batch was committed.
@@ -232,8 +232,8 @@ impl Lane {
         }
     }
 
-    /// A batch was rolled back. Its messages are tried in transactions of their own if `is_alone`, so that one of them
-    /// does not keep back the others.
+    /// A batch was rolled back. If `is_alone`, its messages get transactions of their own, so that a bad one does not
+    /// hold up the others.
     pub fn returned(&mut self, offsets: &[i64], is_alone: bool) {
         for offset in offsets {
             let Some(entry) = self.messages.get_mut(*offset) else { continue };
@@ -256,17 +256,17 @@ impl Lane {
         rest.next().unwrap_or(self.messages.last() + 1)
     }
 
-    /// Begins nothing new from now on.
+    /// Begins no more messages.
     pub fn end(&mut self) {
         self.is_ending = true;
     }
 
-    /// Whether nothing is under way.
+    /// Whether no message is in progress.
     pub fn is_quiet(&self) -> bool {
         self.running == 0 && self.committing == 0 && self.finished.is_empty()
     }
 
-    /// When a message that failed may be tried again.
+    /// When the next message that failed may be retried.
     pub fn next_retry(&self) -> Option<BootTime> {
         self.delayed.first().map(|(time, _)| *time)
     }

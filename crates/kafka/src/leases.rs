@@ -1,11 +1,11 @@
-//! Partitions by leases: each one is a resource of a Solehold server, which plans who has it.
+//! Partitions by leases: each partition is a resource of a Solehold server, which plans its holder.
 //!
 //! ```text
-//!   register as a runner ──> what is planned for it ──> acquire, or take over ──> raise the epoch under the token
-//!                                                  └──> hand over, release
+//!   register as a runner ──> receive the plan ──> acquire, or take over ──> raise the epoch under the token
+//!                                            └──> hand over, release
 //! ```
-//! The server says where partitions should be (rule 27), the leases decide who has them, and the row in PostgreSQL
-//! refuses the writes of a former holder.
+//! The server plans where partitions should be (rule 27), the leases decide who has them, and the row in PostgreSQL
+//! rejects the writes of a former holder.
 
 use std::{
     collections::HashSet,
@@ -24,10 +24,10 @@ use tokio::sync::Notify;
 
 use super::{
     Handler,
-    desk::{Entered, Leave},
     group::{NotWon, Start, Terms, Won, is_first, look, note, prove, skip_lost, start, work},
     poll::{Client, Order},
-    tenure::{Ended, Office},
+    shared::{Entered, Leave},
+    tenure::{Ended, TaskContext},
 };
 
 /// The kind of the leases that partitions are held by.
@@ -35,18 +35,18 @@ pub const PARTITION_KIND: &str = "partition";
 
 /// How long a holder may take to hand a partition over.
 const HAND_OVER_MAX: Duration = Duration::from_secs(10);
-/// How long a release is waited for; then the lease runs out.
+/// How long to wait for a release; after that, the lease expires.
 const RELEASE_MAX: Duration = Duration::from_millis(150);
 const RETRY: Backoff = Backoff { first: Duration::from_millis(50), cap: Duration::from_secs(1) };
 
 /// The partitions of one topic and group, as resources.
 #[derive(Debug, Clone)]
-pub(super) struct Resources {
+pub(super) struct PartitionKeys {
     pub prefix: String,
     pub count: i32,
 }
 
-impl Resources {
+impl PartitionKeys {
     pub fn new(group: &str, topic: &str, count: i32) -> Self {
         Self { prefix: format!("{group}/{topic}/"), count }
     }
@@ -71,53 +71,54 @@ pub(super) fn runner(name: &str, capacity: u32) -> RegisterRunner {
     }
 }
 
-/// Opens the session that the partitions are attached to; a server that does not answer is waited for.
+/// Opens the session that the leases are attached to; retries while the server cannot be reached.
 pub(super) async fn open(http: Arc<Http>, name: &str, ttl: Duration) -> Result<ClientSession, OpenError> {
     let session = SessionConfig { ttl, ..SessionConfig::new(name) };
-    let mut is_told = false;
+    let mut has_warned = false;
     loop {
         match ClientSession::open(http.clone(), session.clone()).await {
             Err(OpenError::Authority(error)) => {
-                if !std::mem::replace(&mut is_told, true) {
-                    tracing::warn!(%error, "the server is not there yet; waiting for it");
+                if !has_warned {
+                    tracing::warn!(%error, "cannot reach the Solehold server; retrying");
                 }
+                has_warned = true;
             }
             opened => return opened,
         }
     }
 }
 
-/// What does not change between partitions.
-pub(super) struct Following<H> {
-    pub office: Arc<Office<H>>,
+/// Follows the plan of the server.
+pub(super) struct PlanFollower<H> {
+    pub context: Arc<TaskContext<H>>,
     pub client: Weak<Client>,
     pub terms: Arc<Terms>,
     pub http: Arc<Http>,
     pub session: ClientSession,
-    pub resources: Resources,
-    /// A partition that is planned for this consumer was not granted.
+    pub resources: PartitionKeys,
+    /// Notified when a partition that is planned for this consumer was not granted.
     pub not_granted: Notify,
 }
 
-/// What the server is asked for next.
+/// The long poll for the plan.
 #[derive(Debug, Default)]
-struct Asking {
-    /// The version of the plan that is known. The server answers when it has another one, and at once without it.
+struct PlanPoll {
+    /// The version of the last plan. The server responds when it has another one, and at once if this is none.
     known: Option<String>,
-    /// Attempts in a row that came to nothing.
+    /// Consecutive failures.
     failures: u32,
 }
 
-impl Asking {
-    /// The server has answered; whether with the version that was known.
-    fn answered(&mut self, version: Option<&String>) -> bool {
+impl PlanPoll {
+    /// Records a response. Returns whether the version is unchanged.
+    fn responded(&mut self, version: Option<&String>) -> bool {
         let is_same = self.known.as_ref() == version;
         self.known = version.cloned();
         is_same
     }
 
-    /// The plan was not carried out, or not received: it is asked for again after a pause, and answered at once. To
-    /// wait for another plan would leave what is planned to nobody.
+    /// The plan was not received, or not executed: request it again after this pause, for an immediate response.
+    /// Waiting for another plan would leave partitions of this one without a holder.
     fn failed(&mut self) -> Duration {
         self.known = None;
         self.failures = self.failures.saturating_add(1);
@@ -125,36 +126,36 @@ impl Asking {
     }
 }
 
-impl<H: Handler> Following<H> {
-    /// Follows what the server plans, until this is dropped. Returns why the plan can no longer be followed.
+impl<H: Handler> PlanFollower<H> {
+    /// Follows the plan until this is dropped. Returns why it can no longer be followed.
     pub async fn follow(self: Arc<Self>) -> String {
         self.declare().await;
-        let mut asking = Asking::default();
+        let mut poll = PlanPoll::default();
         loop {
             if let Err(lost) = self.session.ready().await {
-                return format!("the consumer's session is over: {lost}");
+                return format!("the session of the consumer has ended: {lost}");
             }
             let answer = tokio::select! {
-                answer = self.http.assignments(self.session.holder(), asking.known.as_deref()) => answer,
+                answer = self.http.assignments(self.session.holder(), poll.known.as_deref()) => answer,
                 () = self.not_granted.notified() => {
-                    tokio::time::sleep(asking.failed()).await;
+                    tokio::time::sleep(poll.failed()).await;
                     continue;
                 }
             };
             match answer {
                 Ok(assigned) => {
-                    self.office.desk.figures.told(true);
-                    let is_same = asking.answered(assigned.version.as_ref());
-                    // What was planned and not carried out is planned again, after a while and not at once.
+                    self.context.shared.metrics.set_assigned(true);
+                    let is_same = poll.responded(assigned.version.as_ref());
+                    // The plan is unchanged because an attempt failed: do not repeat it at once.
                     if self.carry_out(&assigned) > 0 && is_same {
                         tokio::time::sleep(RETRY.wait(3, rand::random())).await;
                     }
                 }
                 Err(why) => {
-                    let pause = asking.failed();
+                    let pause = poll.failed();
                     tracing::warn!(
-                        why,
-                        "the server does not say which partitions to take; what is held is kept"
+                        %why,
+                        "cannot request the assignment of partitions; keeping the current ones"
                     );
                     tokio::time::sleep(pause).await;
                 }
@@ -162,7 +163,7 @@ impl<H: Handler> Following<H> {
         }
     }
 
-    /// Makes the partitions known to the server, which plans what is declared.
+    /// Declares the partitions: the server plans only declared resources.
     async fn declare(&self) {
         for number in 0..self.resources.count {
             let mut failures = 0;
@@ -174,21 +175,21 @@ impl<H: Handler> Following<H> {
                     Err(error) => error.to_string(),
                 };
                 failures += 1;
-                tracing::warn!(partition = number, why, "the partition is not declared yet");
+                tracing::warn!(partition = number, why, "cannot declare the partition; retrying");
                 tokio::time::sleep(RETRY.wait(failures, rand::random())).await;
             }
         }
     }
 
-    /// Begins with what is new, and returns how much that is.
+    /// Starts tasks for new partitions, and returns their number.
     fn carry_out(self: &Arc<Self>, assigned: &Assigned) -> usize {
-        // What has a next holder is handed over when that one asks.
+        // Partitions with a next holder are handed over when it requests them.
         let unwanted = assigned.unwanted.iter().filter_map(|resource| self.resources.number(resource));
-        self.office.desk.leave(&unwanted.collect(), Leave::Finish);
+        self.context.shared.leave(&unwanted.collect(), Leave::Finish);
         let mut begun = 0;
         for (resource, want) in &assigned.wanted {
             let Some(number) = self.resources.number(resource) else { continue };
-            if let Some(entered) = self.office.desk.enter_if_absent(number) {
+            if let Some(entered) = self.context.shared.enter_if_absent(number) {
                 begun += 1;
                 tokio::spawn(self.clone().hold(entered, *want));
             }
@@ -196,7 +197,7 @@ impl<H: Handler> Following<H> {
         begun
     }
 
-    /// Takes a partition and works on it until it is handed over, released or lost.
+    /// Acquires a partition and consumes it until it is handed over, released or lost.
     async fn hold(self: Arc<Self>, mut entered: Entered, want: Want) {
         let key = self.resources.key(entered.number);
         let acquired = tokio::select! {
@@ -205,15 +206,15 @@ impl<H: Handler> Following<H> {
         };
         let guard = match acquired {
             Ok(Some(guard)) => guard,
-            Ok(None) => return self.is_not_granted(entered, "it was not handed over"),
+            Ok(None) => return self.is_not_granted(entered, "its holder did not hand it over"),
             Err(error) => return self.is_not_granted(entered, &error.to_string()),
         };
         let number = entered.number;
         let work = self.work_under(&guard, &mut entered);
         let asked = async {
             let asked = guard.hand_over_asked().await;
-            tracing::info!(key, to = asked.to, "the partition is handed over");
-            self.office.desk.leave(&HashSet::from([number]), Leave::Finish);
+            tracing::info!(key, to = asked.to, "handing over the partition");
+            self.context.shared.leave(&HashSet::from([number]), Leave::Finish);
             std::future::pending::<()>().await;
         };
         let lost = tokio::select! {
@@ -222,23 +223,23 @@ impl<H: Handler> Following<H> {
             () = asked => None,
         };
         let serial = entered.serial;
-        let _ = self.office.orders.send(Order::Unfetch { number, serial }).await;
+        let _ = self.context.orders.send(Order::Unfetch { number, serial }).await;
         if let Some(lost) = lost {
-            self.office.desk.figures.lost(1);
-            return tracing::warn!(key, %lost, "the partition is lost");
+            self.context.shared.metrics.lost(1);
+            return tracing::warn!(key, %lost, "lost the lease of the partition");
         }
         match tokio::time::timeout(RELEASE_MAX, guard.release()).await {
-            Ok(Ok(())) => tracing::info!(key, "the partition is released"),
+            Ok(Ok(())) => tracing::info!(key, "released the partition"),
             Ok(Err(error)) => {
-                tracing::warn!(key, %error, "the partition was not released: it is free after its ttl")
+                tracing::warn!(key, %error, "cannot release the partition; its lease will expire")
             }
-            Err(_) => tracing::warn!(key, "the partition was not released in time: it is free after its ttl"),
+            Err(_) => tracing::warn!(key, "releasing the partition timed out; its lease will expire"),
         }
     }
 
     fn is_not_granted(&self, entered: Entered, why: &str) {
-        tracing::debug!(partition = entered.number, why, "the partition is not granted");
-        // First, so that it may be begun with again.
+        tracing::debug!(partition = entered.number, why, "partition was not granted; retrying");
+        // First, so that another task may enter.
         drop(entered);
         self.not_granted.notify_one();
     }
@@ -256,13 +257,13 @@ impl<H: Handler> Following<H> {
         let mut failures = 0;
         loop {
             match self.win(guard, entered.number).await {
-                Ok(won) => match work(&self.office, &self.terms, entered, &won).await {
+                Ok(won) => match work(&self.context, &self.terms, entered, &won).await {
                     Ended::Fenced => failures = 0,
                     Ended::Stalled(_) => {}
                     _ => return,
                 },
-                Err(NotWon::Never(why)) => return self.office.desk.fail(why),
-                Err(not_won) => note(&self.office, entered.number, failures, not_won),
+                Err(NotWon::Never(why)) => return self.context.shared.fail(why),
+                Err(not_won) => note(&self.context, entered.number, failures, not_won),
             }
             failures += 1;
             tokio::select! {
@@ -274,37 +275,38 @@ impl<H: Handler> Following<H> {
 
     /// Raises the epoch under the lease's token.
     async fn win(&self, guard: &Guard, number: i32) -> Result<Won, NotWon> {
-        let (office, terms) = (&self.office, &self.terms);
-        let topic = office.desk.topic.clone();
+        let context = &self.context;
+        let terms = &self.terms;
+        let topic = context.shared.topic.clone();
         let partition = Partition { group: terms.group.clone(), topic, number };
-        let found = look(office, &self.client, &partition).await?;
+        let found = look(context, &self.client, &partition).await?;
         let start = start(&partition, &found, terms)?;
         if is_first(&found.row) {
-            self.nobody_in_the_group(&partition, &start).await?;
+            self.check_group_is_empty(&partition, &start).await?;
         }
         let token = guard.check().map_err(|lost| NotWon::Again(lost.to_string()))?;
-        let database = office.pool.get().await?;
+        let database = context.pool.get().await?;
         let first = start.position();
-        let raised = office.partitions.raise_to(&**database, &partition, token.0, &terms.owner, first);
+        let raised = context.partitions.raise_to(&**database, &partition, token.0, &terms.owner, first);
         match raised.await? {
-            Raised::Ours(tenure) => skip_lost(office, tenure, &start).await,
+            Raised::Ours(tenure) => skip_lost(context, tenure, &start).await,
             Raised::Overtaken(row) if guard.is_live() => Err(NotWon::Never(format!(
                 "partition {partition} was held by {} under token {}, and the server gave {}: tokens of one server only \
                  grow, so this is another server, or it was set back. Use the former one, or let the group begin under \
                  this one: set token to 0 in the partition's row",
                 row.owner, row.token, token.0
             ))),
-            Raised::Overtaken(_) => Err(NotWon::Again("the lease is over".to_owned())),
+            Raised::Overtaken(_) => Err(NotWon::Again("the lease has ended".to_owned())),
         }
     }
 
-    /// At the first start, makes sure that the system before this one has ended: the broker takes an offset from
-    /// outside of a group only if the group has no members.
-    async fn nobody_in_the_group(&self, partition: &Partition, start: &Start) -> Result<(), NotWon> {
+    /// At the first start, makes sure that the former system has ended: the broker accepts an offset from outside of a
+    /// group only if the group has no members.
+    async fn check_group_is_empty(&self, partition: &Partition, start: &Start) -> Result<(), NotWon> {
         let proven = prove(&self.client, partition, start.position()).await;
         let not_yet = |why| {
             NotWon::Again(format!(
-                "the consumer group {} may still have members, which work on the same messages; stop them: {why}",
+                "the consumer group {} may still have members, which process the same messages; stop them: {why}",
                 partition.group
             ))
         };
@@ -320,15 +322,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_partition_that_was_not_granted_is_asked_for_without_waiting_for_another_plan() {
-        let mut asking = Asking::default();
+    fn a_partition_that_was_not_granted_is_requested_without_waiting_for_another_plan() {
+        let mut poll = PlanPoll::default();
         let version = Some("a1".to_owned());
-        assert!(!asking.answered(version.as_ref()));
-        assert!(asking.answered(version.as_ref()), "the server had nothing new within its time");
-        assert_eq!(asking.known, version);
-        let first = asking.failed();
-        assert_eq!(asking.known, None, "the server answers at once");
-        let longest = (0..20).map(|_| asking.failed()).max();
+        assert!(!poll.responded(version.as_ref()));
+        assert!(poll.responded(version.as_ref()), "the server had nothing new within its time");
+        assert_eq!(poll.known, version);
+        let first = poll.failed();
+        assert_eq!(poll.known, None, "the server answers at once");
+        let longest = (0..20).map(|_| poll.failed()).max();
         assert!(first <= RETRY.first && longest <= Some(RETRY.cap), "{first:?} {longest:?}");
     }
 }

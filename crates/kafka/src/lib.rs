@@ -1,38 +1,40 @@
 //! A consumer of Kafka partitions whose effects happen once.
 //!
 //! ```text
-//!   owners (a consumer group, or leases) ──> tenure of a partition (epoch)
-//!                                               │
+//!   assignment (a consumer group, or leases) ──> tenure of a partition (epoch)
+//!                                                   │
 //!   broker ──> lane of the partition ──> work, in parallel by key ──> one transaction: epoch, inbox, effects, position
-//!                  │ what is finished                                     │
+//!                  │                                                      │
 //!                  └── pause and resume                                   └──> position to the broker, for display
 //! ```
+//!
+//! A *tenure* is the right to write for a partition under one epoch. One thread (`poll`) talks to librdkafka and runs
+//! its callbacks; each partition has a task (`tenure`); both work on `shared`.
 
+mod broker_errors;
 mod consumer;
-mod desk;
-mod figures;
 mod group;
 mod handler;
 mod identity;
 pub mod lane;
 mod leases;
 mod member;
+mod metrics;
 mod poll;
 mod security;
 mod settings;
+mod shared;
 mod tenure;
-mod trouble;
 
+pub use broker_errors::{BrokerErrors, BrokerProblem, REPORTED_WITHIN};
 pub use consumer::{Consumer, ConsumerError};
-pub use desk::{Hook, Moment};
-pub use figures::{Figures, PartitionFigures};
 pub use handler::{Done, Failure, Handler, Leaving, Message};
-pub use identity::{Identity, identify};
+pub use identity::{Identity, IdentityError, identify};
 pub use leases::PARTITION_KIND;
 pub use member::Member;
-pub use security::given;
-pub use security::{Mechanism, Sasl, Tls};
+pub use metrics::{ConsumerMetrics, NotReady, PartitionMetrics};
+pub use security::{Mechanism, Sasl, Tls, given};
 pub use settings::{
     Begin, Brokers, BrokersError, ConsumerSettings, LostMessages, PartitionAssignment, Properties,
 };
-pub use trouble::{HEARD_WITHIN, Reason, Trouble};
+pub use shared::{Hook, Moment};

@@ -1,29 +1,29 @@
-//! A member of a group that can be dropped whatever the broker does.
+//! A group member that can be dropped without waiting for the broker.
 
 use std::{ops::Deref, sync::mpsc, time::Duration};
 
 use rdkafka::consumer::StreamConsumer;
 
-use super::Trouble;
+use super::BrokerErrors;
 
 /// How long a dropped member may take to leave its group.
 const LEAVE_MAX: Duration = Duration::from_millis(300);
 
-/// A consumer that leaves its group when it is dropped. librdkafka waits for the broker to agree, without end if it is
-/// gone; this waits for a moment, and the group finds out by the session timeout.
-pub struct Member(Option<StreamConsumer<Trouble>>);
+/// A consumer that leaves its group when it is dropped. librdkafka waits for the broker without a limit; this waits for
+/// 300 ms, and then the broker notices by the session timeout.
+pub struct Member(Option<StreamConsumer<BrokerErrors>>);
 
 impl Member {
     /// A member that consumes by `consumer`.
-    pub fn new(consumer: StreamConsumer<Trouble>) -> Self {
+    pub fn new(consumer: StreamConsumer<BrokerErrors>) -> Self {
         Self(Some(consumer))
     }
 }
 
 impl Deref for Member {
-    type Target = StreamConsumer<Trouble>;
+    type Target = StreamConsumer<BrokerErrors>;
 
-    fn deref(&self) -> &StreamConsumer<Trouble> {
+    fn deref(&self) -> &StreamConsumer<BrokerErrors> {
         self.0.as_ref().expect("it is there until it is dropped")
     }
 }

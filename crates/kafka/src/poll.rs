@@ -1,4 +1,4 @@
-//! The thread that polls: everything that is asked of librdkafka's consumer goes through it, but for commits.
+//! The polling thread: every request to librdkafka's consumer goes through it, except synchronous commits.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -20,37 +20,45 @@ use tokio::sync::mpsc;
 
 use super::{
     Message,
-    desk::{Desk, Fetching, LaneCell, Leave, Moment},
+    broker_errors::{self, BrokerErrors},
     lane::{Arrival, Flow},
-    trouble::{self, Trouble},
+    shared::{Fetching, LaneCell, Leave, Moment, Shared},
 };
 
-/// Orders wait this long for a message to come.
+/// How long a poll waits for a message, and an order for the thread.
 const POLL: Duration = Duration::from_millis(20);
-/// How often the broker is told positions.
+/// How often positions are committed to the broker.
 const DISPLAY_EVERY: Duration = Duration::from_secs(1);
 /// Orders that may wait for the thread.
 pub(super) const ORDERS_MAX: usize = 4_096;
 const WATERMARKS_MAX: Duration = Duration::from_secs(5);
 const SEEK_MAX: Duration = Duration::from_secs(5);
 
-/// What the thread is told by the tasks of partitions.
+/// A request of a partition's task to the polling thread.
 #[derive(Debug)]
 pub(super) enum Order {
-    /// Fetch the messages of a partition from this offset on.
+    /// Fetch the messages of a partition from this offset.
     Fetch { number: i32, serial: u64, offset: i64, cell: Arc<LaneCell> },
-    /// Fetch no more of them.
+    /// Stop fetching them.
     Unfetch { number: i32, serial: u64 },
-    /// Fetch them again, after a pause.
+    /// Resume fetching after a pause.
     Resume { number: i32, serial: u64 },
-    /// End.
+    /// End the thread.
     Stop,
+}
+
+/// librdkafka reported an error from which its client does not recover.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the Kafka client failed permanently: {reason} ({code})")]
+pub(super) struct ClientFailed {
+    code: RDKafkaErrorCode,
+    reason: String,
 }
 
 /// The callbacks of librdkafka.
 pub(super) struct Callbacks {
-    pub desk: Arc<Desk>,
-    pub trouble: Trouble,
+    pub shared: Arc<Shared>,
+    pub errors: BrokerErrors,
 }
 
 /// librdkafka's consumer.
@@ -58,39 +66,39 @@ pub(super) type Client = BaseConsumer<Callbacks>;
 
 impl ClientContext for Callbacks {
     fn stats(&self, statistics: Statistics) {
-        let Some(topic) = statistics.topics.get(&self.desk.topic) else { return };
+        let Some(topic) = statistics.topics.get(&self.shared.topic) else { return };
         for partition in topic.partitions.values().filter(|partition| partition.hi_offset >= 0) {
-            self.desk.figures.end_is(partition.partition, partition.hi_offset);
+            self.shared.metrics.end_is(partition.partition, partition.hi_offset);
         }
     }
 
     fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
-        trouble::log(level, facility, message);
+        broker_errors::log(level, facility, message);
     }
 
     fn error(&self, error: KafkaError, reason: &str) {
-        self.trouble.met(&error, reason);
+        self.errors.record(&error, reason);
     }
 }
 
 impl ConsumerContext for Callbacks {
     fn rebalance(&self, client: &Client, what: RDKafkaRespErr, partitions: &mut TopicPartitionList) {
         let numbers: HashSet<i32> = partitions.elements().iter().map(|element| element.partition()).collect();
-        self.desk.figures.rebalanced();
+        self.shared.metrics.rebalanced();
         let done = match what {
             RDKafkaRespErr::RD_KAFKA_RESP_ERR__ASSIGN_PARTITIONS => self.assigned(client, &numbers),
-            // Asked first: letting go of a partition resets it.
+            // Read before unassigning, which resets it.
             _ => self.revoked(client, &numbers, client.assignment_lost()),
         };
         if let Err(error) = done {
-            tracing::warn!(%error, "a rebalance was not carried out");
+            tracing::warn!(%error, "rebalance failed");
         }
     }
 
     fn commit_callback(&self, result: KafkaResult<()>, positions: &TopicPartitionList) {
         if let Err(error) = result {
-            tracing::debug!(%error, "the broker has not taken positions, which it only displays");
-            again(&self.desk, positions);
+            tracing::debug!(%error, "cannot commit positions to the broker; retrying");
+            again(&self.shared, positions);
         }
     }
 }
@@ -98,84 +106,84 @@ impl ConsumerContext for Callbacks {
 impl Callbacks {
     /// Nothing is fetched yet: where to begin is known when the epoch has been raised.
     fn assigned(&self, client: &Client, numbers: &HashSet<i32>) -> KafkaResult<()> {
-        tracing::info!(topic = self.desk.topic, partitions = ?sorted(numbers), "the group assigned partitions");
-        self.desk.at(Moment::Assigned);
+        tracing::info!(topic = self.shared.topic, partitions = ?sorted(numbers), "consumer group assigned partitions");
+        self.shared.at(Moment::Assigned);
         let accepted = client.incremental_assign(&TopicPartitionList::new());
-        if let Some(start) = self.desk.start.get() {
+        if let Some(start) = self.shared.start.get() {
             numbers.iter().for_each(|number| start(*number));
         }
-        self.desk.figures.told(true);
+        self.shared.metrics.set_assigned(true);
         accepted
     }
 
     fn revoked(&self, client: &Client, numbers: &HashSet<i32>, is_lost: bool) -> KafkaResult<()> {
         let partitions = sorted(numbers);
-        tracing::info!(topic = self.desk.topic, ?partitions, is_lost, "the group took partitions back");
-        self.desk.at(if is_lost { Moment::Lost } else { Moment::Revoked });
+        tracing::info!(topic = self.shared.topic, ?partitions, is_lost, "consumer group revoked partitions");
+        self.shared.at(if is_lost { Moment::Lost } else { Moment::Revoked });
         if is_lost {
-            self.desk.figures.lost(numbers.len() as u64);
-            self.desk.figures.told(false);
-            // Others may have them already: nothing is finished, and nothing is committed.
-            self.desk.let_go(numbers, Leave::Drop);
-            let mut positions = self.desk.positions.lock();
+            self.shared.metrics.lost(numbers.len() as u64);
+            self.shared.metrics.set_assigned(false);
+            // Other members may have them already: finish and commit nothing.
+            self.shared.end_tasks(numbers, Leave::Drop);
+            let mut positions = self.shared.positions.lock();
             positions.retain(|number, _| !numbers.contains(number));
         } else {
-            self.desk.let_go(numbers, Leave::Finish);
-            display(client, &self.desk);
+            self.shared.end_tasks(numbers, Leave::Finish);
+            display(client, &self.shared);
         }
-        let mut fetching = self.desk.fetching.lock();
+        let mut fetching = self.shared.fetching.lock();
         for number in numbers {
             if fetching.remove(number).is_some_and(|was| was.is_paused) {
-                let _ = client.resume(&only(&self.desk.topic, *number));
+                let _ = client.resume(&only(&self.shared.topic, *number));
             }
         }
-        // What the client has, not what it was ordered to have: it refuses all if one is not assigned to it.
+        // The actual assignment: librdkafka refuses the whole list if one partition is not assigned.
         let assigned = client.assignment()?;
         let mut dropped = TopicPartitionList::new();
         for element in assigned.elements().iter().filter(|element| numbers.contains(&element.partition())) {
-            dropped.add_partition(&self.desk.topic, element.partition());
+            dropped.add_partition(&self.shared.topic, element.partition());
         }
         client.incremental_unassign(&dropped)
     }
 }
 
-/// Polls until it is told to stop. The error is one from which the client does not recover.
-pub(super) fn poll(client: &Client, mut orders: mpsc::Receiver<Order>) -> Result<(), String> {
-    let desk = client.context().desk.clone();
+/// Polls until [`Order::Stop`].
+pub(super) fn poll(client: &Client, mut orders: mpsc::Receiver<Order>) -> Result<(), ClientFailed> {
+    let shared = client.context().shared.clone();
     let mut displayed = BootTime::now();
-    let mut are_strangers_known = false;
+    let mut has_logged_protocol = false;
     loop {
         match client.poll(POLL) {
-            Some(Ok(message)) => deliver(client, &desk, &message),
-            Some(Err(error)) => trouble(client, &desk, &error, &mut are_strangers_known)?,
+            Some(Ok(message)) => deliver(client, &shared, &message),
+            Some(Err(error)) => poll_failed(client, &shared, &error, &mut has_logged_protocol)?,
             None => {}
         }
         let now = BootTime::now();
-        desk.figures.polled(now);
+        shared.metrics.polled(now);
         while let Ok(order) = orders.try_recv() {
             if matches!(order, Order::Stop) {
-                display(client, &desk);
+                display(client, &shared);
                 return Ok(());
             }
             if matches!(order, Order::Unfetch { .. }) {
-                // Now, and not after the next owner has told how far it is.
-                display(client, &desk);
+                // Before the next owner commits its own position.
+                display(client, &shared);
             }
-            carry_out(client, &desk, order);
+            carry_out(client, &shared, order);
         }
         if now.since(displayed) >= DISPLAY_EVERY {
             displayed = now;
-            display(client, &desk);
+            display(client, &shared);
             if let Some((code, reason)) = client.client().fatal_error() {
-                return Err(format!("the Kafka client has failed for good: {reason} ({code})"));
+                return Err(ClientFailed { code, reason });
             }
         }
     }
 }
 
-fn deliver(client: &Client, desk: &Desk, message: &BorrowedMessage<'_>) {
+fn deliver(client: &Client, shared: &Shared, message: &BorrowedMessage<'_>) {
     let number = message.partition();
-    let mut fetching = desk.fetching.lock();
+    let mut fetching = shared.fetching.lock();
     let Some(fetched) = fetching.get_mut(&number).filter(|fetched| !fetched.is_stalled) else { return };
     let mut lane = fetched.cell.lane.lock();
     let arrival = lane.arrive(owned(message));
@@ -188,71 +196,72 @@ fn deliver(client: &Client, desk: &Desk, message: &BorrowedMessage<'_>) {
     fetched.cell.wake.notify_one();
     if flow == Some(Flow::Pause) && !fetched.is_paused {
         fetched.is_paused = true;
-        desk.figures.paused();
-        if let Err(error) = client.pause(&only(&desk.topic, number)) {
-            stall(desk, &mut fetching, number, format!("its messages cannot be paused: {error}"));
+        shared.metrics.paused();
+        if let Err(error) = client.pause(&only(&shared.topic, number)) {
+            stall(shared, &mut fetching, number, format!("fetching cannot be paused: {error}"));
         }
     }
 }
 
-fn trouble(
+fn poll_failed(
     client: &Client,
-    desk: &Desk,
+    shared: &Shared,
     error: &KafkaError,
-    are_strangers_known: &mut bool,
-) -> Result<(), String> {
+    has_logged_protocol: &mut bool,
+) -> Result<(), ClientFailed> {
     match error {
         KafkaError::MessageConsumptionFatal(code) => {
             let reason = client.client().fatal_error().map(|(_, reason)| reason).unwrap_or_default();
-            return Err(format!("the Kafka client has failed for good: {reason} ({code})"));
+            return Err(ClientFailed { code: *code, reason });
         }
         KafkaError::MessageConsumption(
             RDKafkaErrorCode::AutoOffsetReset | RDKafkaErrorCode::OffsetOutOfRange,
         ) => {
-            out_of_range(client, desk);
+            out_of_range(client, shared);
         }
         KafkaError::MessageConsumption(RDKafkaErrorCode::InconsistentGroupProtocol) => {
-            if !std::mem::replace(are_strangers_known, true) {
+            if !*has_logged_protocol {
+                *has_logged_protocol = true;
                 tracing::error!(
-                    topic = desk.topic,
-                    "the consumer group has members of another program, which assign partitions in another way: this \
-                     one joins when they are stopped"
+                    topic = shared.topic,
+                    "the consumer group has members with another assignment strategy; this consumer joins when they \
+                     are stopped"
                 );
             }
         }
-        error => tracing::debug!(%error, "no messages"),
+        error => tracing::debug!(%error, "poll failed; retrying"),
     }
     Ok(())
 }
 
-/// The client fetches nothing more of a partition, and does not report of which: the broker does not have the offset
-/// that comes next. Tenures that this may be about end; why it is so is found out when they begin again.
-fn out_of_range(client: &Client, desk: &Desk) {
-    let topic = &desk.topic;
-    let mut fetching = desk.fetching.lock();
+/// The broker does not have the next offset of a partition, and librdkafka has stopped fetching it without reporting
+/// which partition that is. Ends the tenures that may be affected; the next tenure finds out why.
+fn out_of_range(client: &Client, shared: &Shared) {
+    let topic = &shared.topic;
+    let mut fetching = shared.fetching.lock();
     let mut unknown = None::<String>;
     let live = fetching.iter().filter(|(_, of)| !of.is_stalled);
     let live: Vec<(i32, i64)> = live.map(|(number, of)| (*number, of.next)).collect();
     for (number, next) in live {
         if let Some(why) = &unknown {
-            stall(desk, &mut fetching, number, why.clone());
+            stall(shared, &mut fetching, number, why.clone());
             continue;
         }
         match client.fetch_watermarks(topic, number, WATERMARKS_MAX) {
             Ok((low, high)) if (low..=high).contains(&next) => {
-                // Fails if it is this one after all, and changes nothing otherwise.
+                // Fails if this partition is the one, and changes nothing otherwise.
                 if let Err(error) = client.seek(topic, number, Offset::Offset(next), SEEK_MAX) {
-                    let why = format!("its messages are no longer fetched: {error}");
-                    stall(desk, &mut fetching, number, why);
+                    let why = format!("librdkafka stopped fetching its messages: {error}");
+                    stall(shared, &mut fetching, number, why);
                 }
             }
             Ok((low, high)) => {
-                let why = format!("the broker does not have offset {next}: it has {low} to {high}");
-                stall(desk, &mut fetching, number, why);
+                let why = format!("the broker does not have offset {next}; its offsets are {low} to {high}");
+                stall(shared, &mut fetching, number, why);
             }
             Err(error) => {
-                let why = format!("the broker does not say which messages it has: {error}");
-                stall(desk, &mut fetching, number, why.clone());
+                let why = format!("cannot query the offsets of the broker: {error}");
+                stall(shared, &mut fetching, number, why.clone());
                 unknown = Some(why);
             }
         }
@@ -260,17 +269,17 @@ fn out_of_range(client: &Client, desk: &Desk) {
 }
 
 /// Ends the tenure of a partition whose messages do not arrive.
-fn stall(desk: &Desk, fetching: &mut HashMap<i32, Fetching>, number: i32, why: String) {
+fn stall(shared: &Shared, fetching: &mut HashMap<i32, Fetching>, number: i32, why: String) {
     if let Some(fetched) = fetching.get_mut(&number) {
         fetched.is_stalled = true;
-        desk.figures.stalled();
+        shared.metrics.stalled();
         fetched.cell.stall(why);
     }
 }
 
-fn carry_out(client: &Client, desk: &Desk, order: Order) {
-    let topic = &desk.topic;
-    let mut fetching = desk.fetching.lock();
+fn carry_out(client: &Client, shared: &Shared, order: Order) {
+    let topic = &shared.topic;
+    let mut fetching = shared.fetching.lock();
     let is_of = |fetching: &HashMap<i32, Fetching>, number: i32, serial: u64| {
         fetching.get(&number).is_some_and(|fetched| fetched.serial == serial)
     };
@@ -282,7 +291,7 @@ fn carry_out(client: &Client, desk: &Desk, order: Order) {
                 let _ = client.resume(&only(topic, number));
             }
             let done = fetch(client, topic, number, offset, former.is_some());
-            (number, done.map(|()| desk.figures.runs(number)))
+            (number, done.map(|()| shared.metrics.runs(number)))
         }
         Order::Unfetch { number, serial } if is_of(&fetching, number, serial) => {
             let was_paused = fetching.remove(&number).is_some_and(|fetched| fetched.is_paused);
@@ -298,55 +307,53 @@ fn carry_out(client: &Client, desk: &Desk, order: Order) {
         Order::Unfetch { .. } | Order::Resume { .. } | Order::Stop => return,
     };
     if let Err(error) = done {
-        tracing::debug!(partition = number, %error, "the Kafka client refused an order");
-        stall(desk, &mut fetching, number, format!("its messages cannot be fetched: {error}"));
+        tracing::debug!(partition = number, %error, "librdkafka rejected a request; ending the tenure");
+        stall(shared, &mut fetching, number, format!("its messages cannot be fetched: {error}"));
     }
 }
 
-/// Begins to fetch at an offset. A partition that is assigned already is moved there, since to unassign it could end a
-/// rebalance whose callback has not run yet; where the client does not do that, it is assigned anew.
+/// Begins to fetch at an offset. Seeks in a partition that is already assigned, since unassigning it could end a
+/// rebalance whose callback has not run yet; if that fails, the partition is unassigned and assigned again.
 fn fetch(client: &Client, topic: &str, number: i32, offset: i64, is_assigned: bool) -> KafkaResult<()> {
     let assign = || {
         let mut one = TopicPartitionList::new();
         one.add_partition_offset(topic, number, Offset::Offset(offset))?;
         client.incremental_assign(&one)
     };
-    let done = match is_assigned {
-        false => assign(),
-        true => client.seek(topic, number, Offset::Offset(offset), SEEK_MAX),
-    };
+    let done =
+        if is_assigned { client.seek(topic, number, Offset::Offset(offset), SEEK_MAX) } else { assign() };
     done.or_else(|error| {
-        tracing::debug!(partition = number, %error, "assigning the partition anew");
+        tracing::debug!(partition = number, %error, "cannot seek; assigning the partition again");
         let _ = client.incremental_unassign(&only(topic, number));
         assign()
     })
 }
 
-/// Tells the broker how far we are. Nobody relies on it.
-fn display(client: &Client, desk: &Desk) {
-    let positions = std::mem::take(&mut *desk.positions.lock());
+/// Commits positions to the broker, for display: the positions in PostgreSQL are the ones that count.
+fn display(client: &Client, shared: &Shared) {
+    let positions = std::mem::take(&mut *shared.positions.lock());
     if positions.is_empty() {
         return;
     }
     let mut list = TopicPartitionList::new();
     for (number, position) in positions {
-        let _ = list.add_partition_offset(&desk.topic, number, Offset::Offset(position));
+        let _ = list.add_partition_offset(&shared.topic, number, Offset::Offset(position));
     }
     if let Err(error) = client.commit(&list, CommitMode::Async) {
-        tracing::debug!(%error, "the broker is not told positions");
-        again(desk, &list);
+        tracing::debug!(%error, "cannot commit positions to the broker; retrying");
+        again(shared, &list);
     }
 }
 
-/// Positions of partitions that are still ours are displayed later. A newer one may have been displayed meanwhile, and
-/// the broker would take the older one after it: so the newest is displayed again.
-fn again(desk: &Desk, positions: &TopicPartitionList) {
-    let ours = desk.entered();
-    let fetching = desk.fetching.lock();
-    let mut later = desk.positions.lock();
+/// Commits positions of partitions that are still ours later. A newer position may have been committed meanwhile, and
+/// the broker would accept the older one after it: so the newest is committed again.
+fn again(shared: &Shared, positions: &TopicPartitionList) {
+    let ours = shared.entered();
+    let fetching = shared.fetching.lock();
+    let mut later = shared.positions.lock();
     for element in positions.elements().iter().filter(|element| ours.contains(&element.partition())) {
         let Offset::Offset(offset) = element.offset() else { continue };
-        // Not fetched yet: it was won a moment ago.
+        // Not fetched yet: its tenure has just begun.
         let reached = fetching.get(&element.partition()).map(|of| of.cell.lane.lock().position());
         let newest = later.entry(element.partition()).or_insert(offset);
         *newest = (*newest).max(offset).max(reached.unwrap_or(offset));

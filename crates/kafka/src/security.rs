@@ -1,4 +1,4 @@
-//! How this program and its brokers make sure of each other: TLS and SASL.
+//! TLS and SASL.
 
 use std::{
     fs,
@@ -27,19 +27,19 @@ pub struct Tls {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Sasl {
-    /// How the password is shown.
+    /// How the password is sent.
     pub mechanism: Mechanism,
-    /// The user.
+    /// The user name.
     pub user: String,
     /// A file with the password. It is read for each client that is made.
     pub password_file: PathBuf,
 }
 
-/// How a password is shown to a broker.
+/// The SASL mechanism.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Mechanism {
-    /// As it is.
+    /// The password as it is.
     Plain,
     /// By a proof that both sides know it, with SHA-256.
     ScramSha256,
@@ -81,12 +81,12 @@ impl TryFrom<String> for Mechanism {
     }
 }
 
-/// What is written is taken for given, even if it is empty: `tls:` with nothing below it must not mean no TLS.
+/// Deserializes a key that is present, even if it is empty: `tls:` with nothing below it must not mean no TLS.
 pub fn given<'de, D: Deserializer<'de>, T: Deserialize<'de>>(from: D) -> Result<Option<T>, D::Error> {
     T::deserialize(from).map(Some)
 }
 
-/// Properties of librdkafka that settings of ours stand for, and which.
+/// Properties of librdkafka, and the settings of ours that replace them.
 const OURS: [(&str, &str); 8] = [
     ("security.protocol", "tls for TLS and sasl for a password"),
     ("ssl.ca.location", "tls.ca_cert"),
@@ -98,7 +98,7 @@ const OURS: [(&str, &str); 8] = [
     ("sasl.password", "sasl.password_file"),
 ];
 
-/// Tells a client how to reach these brokers safely, or what is wrong with that.
+/// Sets the properties for TLS and SASL.
 pub(super) fn secure(brokers: &Brokers, client: &mut ClientConfig) -> Result<(), BrokersError> {
     for name in brokers.librdkafka.0.keys() {
         if let Some((_, instead)) = OURS.iter().find(|(ours, _)| ours == name) {
@@ -136,9 +136,10 @@ pub(super) fn secure(brokers: &Brokers, client: &mut ClientConfig) -> Result<(),
 
 fn trust(tls: &Tls, has_key_password: bool, client: &mut ClientConfig) -> Result<(), BrokersError> {
     if tls.client_cert.is_some() != tls.client_key.is_some() {
-        let [has, lacks] = match tls.client_cert.is_some() {
-            true => ["client_cert", "client_key"],
-            false => ["client_key", "client_cert"],
+        let (has, lacks) = if tls.client_cert.is_some() {
+            ("client_cert", "client_key")
+        } else {
+            ("client_key", "client_cert")
         };
         return wrong(has, format!("tls has {has} and no {lacks}: give both, or neither"));
     }
@@ -193,7 +194,7 @@ fn log_in(brokers: &Brokers, sasl: &Sasl, client: &mut ClientConfig) -> Result<(
     Ok(())
 }
 
-/// Whether what is sent to these brokers stays on this machine.
+/// Whether all brokers are on this machine.
 fn are_all_local(brokers: &str) -> bool {
     brokers.split(',').all(|broker| {
         let address = broker.trim().rsplit("://").next().unwrap_or_default();

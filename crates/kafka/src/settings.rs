@@ -1,4 +1,4 @@
-//! What a consumer is told: where the brokers are, what to read, and how much at once.
+//! The settings of a consumer: brokers, topic and group, and limits.
 
 use std::{collections::BTreeMap, fmt, time::Duration};
 
@@ -11,15 +11,15 @@ use super::{
     security::{self, Sasl, Tls, given},
 };
 
-/// Where the brokers are, and how to speak to them: for consumers and producers alike.
+/// How to connect to the brokers, for consumers and producers alike.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Brokers {
     /// One or more of them, as `host:port`, with commas in between.
     pub brokers: String,
-    /// How this program is called in the brokers' logs.
+    /// The name of this program in the logs of the brokers.
     pub client_id: String,
-    /// The version of brokers that are too old to be asked for it (before 0.10), such as `0.9.0.1`.
+    /// The version of brokers that are too old to report it (before 0.10), such as `0.9.0.1`.
     pub broker_version: Option<String>,
     /// Encrypts the connections.
     #[serde(deserialize_with = "given", skip_serializing_if = "Option::is_none")]
@@ -42,7 +42,7 @@ impl fmt::Debug for Properties {
     }
 }
 
-/// What is wrong with the way to the brokers.
+/// What is wrong with the settings of the brokers.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{what}")]
 pub struct BrokersError {
@@ -71,13 +71,13 @@ impl Brokers {
         Self { brokers: brokers.into(), ..Self::default() }
     }
 
-    /// What every client of theirs begins with. Certificates and the password are read here.
+    /// The properties that all clients have in common. Reads the certificates and the password.
     pub fn client(&self) -> Result<ClientConfig, BrokersError> {
         let mut client = ClientConfig::new();
         client.set("bootstrap.servers", &self.brokers).set("client.id", &self.client_id);
-        // A broker that comes back is noticed soon.
+        // Reconnect soon after a broker has restarted.
         client.set("reconnect.backoff.max.ms", "1000");
-        // It does not know its topics at once, and librdkafka believes it for this long.
+        // A broker that has just started does not know its topics yet, and librdkafka caches that for this long.
         client.set("topic.metadata.refresh.interval.ms", "5000");
         if let Some(version) = &self.broker_version {
             client.set("api.version.request", "false").set("broker.version.fallback", version);
@@ -101,7 +101,7 @@ impl Brokers {
     }
 }
 
-/// Who says which consumer has a partition.
+/// What assigns partitions to consumers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PartitionAssignment {
@@ -112,25 +112,25 @@ pub enum PartitionAssignment {
     Leases,
 }
 
-/// Where to begin with a partition of which neither the database nor the consumer group knows anything.
+/// Where to begin with a partition that has no position, neither in the database nor in the consumer group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Begin {
     /// With its first message.
     #[default]
     Earliest,
-    /// With what comes from now on.
+    /// With messages that are produced from now on.
     Latest,
 }
 
-/// What to do when the broker has deleted messages that have not taken effect.
+/// What to do when the broker has deleted messages that were not committed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LostMessages {
-    /// Stop the partition until someone decides; the others go on.
+    /// Stop the partition until an operator decides; the others continue.
     #[default]
     Stop,
-    /// Report which offsets are lost, and go on with the first message that is there.
+    /// Report the lost offsets, and continue with the first message that exists.
     Skip,
 }
 
@@ -144,31 +144,31 @@ pub struct ConsumerSettings {
     pub group: String,
     /// How many partitions the topic must have. A key belongs to another partition when their number changes.
     pub partitions: i32,
-    /// Who says which consumer has a partition.
+    /// What assigns partitions to consumers.
     pub partition_assignment: PartitionAssignment,
     /// A fixed name for this member of the group, for deployments whose pods keep theirs. A member with a fixed name
     /// does not leave: when it ends, its partitions wait for it until the session times out.
     pub group_instance_id: Option<String>,
-    /// How long a member of the group that is not heard of keeps its partitions; with leases, the ttl.
+    /// How long a member of the group keeps its partitions without a heartbeat; with leases, the ttl.
     #[serde(with = "seconds")]
     pub session_timeout: Duration,
-    /// Where to begin with a partition of which neither the database nor the consumer group knows anything.
+    /// Where to begin with a partition that has no position, neither in the database nor in the consumer group.
     pub auto_offset_reset: Begin,
-    /// What to do when the broker has deleted messages that have not taken effect.
+    /// What to do when the broker has deleted messages that were not committed.
     pub lost_messages: LostMessages,
     /// With leases: the most partitions that this consumer takes.
     pub capacity: u32,
-    /// Messages of one partition that are worked on at the same time, of different keys.
+    /// Messages of one partition that are processed in parallel, of different keys.
     pub parallel: usize,
     /// Messages of one partition that are kept in memory; then it is paused.
     pub buffered_messages: usize,
     /// The same, in bytes.
     pub buffered_bytes: usize,
-    /// The most offsets between the first message that has not taken effect and the last that has.
+    /// The most offsets between the first message that is not committed and the last that is.
     pub span: i64,
     /// The most messages in one transaction.
     pub batch: usize,
-    /// How often a message is tried before it is a dead letter.
+    /// How often a message is processed before it becomes a dead letter.
     pub attempts: u32,
     /// The first pause between two attempts; it doubles.
     #[serde(with = "seconds")]
@@ -176,7 +176,7 @@ pub struct ConsumerSettings {
     /// The longest pause between two attempts.
     #[serde(with = "seconds")]
     pub retry_max: Duration,
-    /// How long the work on a partition may still take when it must be given up.
+    /// How long the messages in progress may still take when a partition is revoked.
     #[serde(with = "seconds")]
     pub leave_timeout: Duration,
 }
@@ -229,11 +229,12 @@ impl ConsumerSettings {
                     .to_owned(),
             );
         }
-        let (session, leave) = (self.session_timeout.as_millis(), self.leave_timeout.as_millis());
+        let session = self.session_timeout.as_millis();
+        let leave = self.leave_timeout.as_millis();
         if leave * 2 > session {
             return Some(format!(
-                "leave_timeout is {:?}; it must be at most half of session_timeout, {:?}: a member that takes longer \
-                 over a revoked partition is put out of the group",
+                "leave_timeout is {:?}; it must be at most half of session_timeout, {:?}: the broker removes a member \
+                 that takes longer over a revoked partition from the group",
                 self.leave_timeout, self.session_timeout
             ));
         }
@@ -262,7 +263,7 @@ impl ConsumerSettings {
         }
     }
 
-    /// What librdkafka is told.
+    /// The properties of the consumer's client.
     pub(super) fn client(&self, brokers: &Brokers) -> Result<ClientConfig, BrokersError> {
         let mut client = brokers.client()?;
         let ms = |time: Duration| time.as_millis().to_string();
@@ -271,12 +272,12 @@ impl ConsumerSettings {
             .set("session.timeout.ms", ms(self.session_timeout))
             .set("heartbeat.interval.ms", ms((self.session_timeout / 5).min(Duration::from_secs(3))))
             .set("partition.assignment.strategy", "cooperative-sticky")
-            // Positions are committed by us. Where to begin is always said; anything else is an error to be told.
+            // We commit positions ourselves and always set the start; anything else must be reported as an error.
             .set("enable.auto.commit", "false")
             .set("enable.auto.offset.store", "false")
             .set("auto.offset.reset", "error")
             .set("statistics.interval.ms", "1000")
-            // What is fetched ahead is lost with a pause: as much as fits into the lanes.
+            // Messages fetched ahead are discarded by a pause: no more than fit into the lanes.
             .set("queued.min.messages", self.buffered_messages.to_string())
             .set("queued.max.messages.kbytes", (self.buffered_bytes / 1024).clamp(1, 2_097_151).to_string())
             .set("fetch.wait.max.ms", "100");
@@ -310,7 +311,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_defaults_are_those_of_the_document() {
+    fn the_defaults_are_the_documented_ones() {
         let settings: ConsumerSettings = serde_json::from_str("{}").expect("all have defaults");
         assert_eq!(settings.fault(), None);
         assert_eq!((settings.topic.as_str(), settings.partitions), ("jobs.commands", 12));
@@ -324,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn more_properties_and_old_brokers_are_told_to_every_client() {
+    fn extra_properties_and_the_broker_version_reach_every_client() {
         let text = r#"{"brokers": "a:1,b:2", "broker_version": "0.9.0.1", "librdkafka": {"fetch.wait.max.ms": "5"}}"#;
         let brokers: Brokers = serde_json::from_str(text).expect("good");
         let client = ConsumerSettings::default().client(&brokers).expect("good");
@@ -336,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn odd_settings_are_refused_in_their_own_words() {
+    fn invalid_settings_are_rejected_by_name() {
         let fault = |change: &dyn Fn(&mut ConsumerSettings)| {
             let mut settings = ConsumerSettings::default();
             change(&mut settings);

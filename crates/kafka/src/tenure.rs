@@ -1,4 +1,4 @@
-//! The work on a partition under one tenure: messages, transactions, and whatever else the application does for it.
+//! The task of a partition under one tenure: messages, transactions, and the background task of the application.
 
 use std::{
     collections::HashMap,
@@ -25,62 +25,63 @@ use tokio::{
 
 use super::{
     Done, Failure, Handler, Message,
-    desk::{Desk, LaneCell, Leave},
     group::{NotWon, note},
     lane::{Batch, Flow, Retry},
     poll::Order,
+    shared::{LaneCell, Leave, Shared},
 };
 
-/// Between two attempts at a transaction that PostgreSQL could not carry out.
+/// Between two attempts at a transaction that PostgreSQL could not execute.
 const RETRY: Backoff = Backoff { first: Duration::from_millis(50), cap: Duration::from_secs(2) };
 /// How often a single message is committed before it counts as one that cannot be.
 const COMMITS_MAX: u32 = 3;
-/// How often the epoch is looked at. Transactions check it too, but without messages there are none.
+/// How often the epoch is read. Transactions check it too, but without messages there are none.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 
-/// What the tasks of partitions need.
-pub(super) struct Office<H> {
+/// What every partition task of a consumer uses.
+pub(super) struct TaskContext<H> {
     pub handler: Arc<H>,
     pub pool: Pool,
     pub partitions: Partitions,
-    pub desk: Arc<Desk>,
+    pub shared: Arc<Shared>,
     pub orders: mpsc::Sender<Order>,
 }
 
 /// How a tenure ended.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Ended {
-    /// What was under way is finished and committed.
+    /// Messages in progress are finished and committed.
     Left,
-    /// Nothing was finished.
+    /// Messages in progress were dropped.
     Dropped,
-    /// Somebody else has raised the epoch.
+    /// Another consumer has raised the epoch.
     Fenced,
-    /// The topic is another one.
+    /// The topic is another one of the same name.
     Foreign,
-    /// The application's own task failed.
+    /// The background task of the application panicked.
     Broken(String),
-    /// No more messages arrive, or nobody attends to the partition, for this reason; another attempt may be luckier.
+    /// No more messages arrive, or the background task ended, for this reason; another tenure may help.
     Stalled(String),
 }
 
 type Worked<E> = (Message, Result<E, Failure>);
 type Transacted<E> = (Batch, Vec<Done<E>>, Result<Standing, Error>);
 
-/// Works on a partition until it should be left, or the tenure is over.
+/// Processes the messages of a partition until its task should leave, or the tenure is over.
 pub(super) async fn serve<H: Handler>(
-    office: &Arc<Office<H>>,
+    context: &Arc<TaskContext<H>>,
     tenure: &Tenure,
     serial: u64,
     cell: &LaneCell,
     mut leave: watch::Receiver<Leave>,
 ) -> Ended {
-    let (leaving, told) = watch::channel(false);
-    let (handler, of) = (office.handler.clone(), tenure.clone());
-    let task = tokio::spawn(async move { handler.attend(of, told).await });
-    let mut attending = Attending { task, has_ended: false };
+    let (leaving, receiver) = watch::channel(false);
+    let handler = context.handler.clone();
+    let task_tenure = tenure.clone();
+    let task = tokio::spawn(async move { handler.attend(task_tenure, receiver).await });
+    let mut background = BackgroundTask { task, has_ended: false };
     let mut work = Work {
-        office,
+        context,
         tenure,
         serial,
         cell,
@@ -90,7 +91,7 @@ pub(super) async fn serve<H: Handler>(
         failures: 0,
         transaction: None,
     };
-    let mut fenced = Box::pin(until_fenced(office, tenure));
+    let mut fenced = Box::pin(until_fenced(context, tenure));
     loop {
         work.begin();
         let now = *leave.borrow_and_update();
@@ -108,100 +109,100 @@ pub(super) async fn serve<H: Handler>(
         tokio::select! {
             biased;
             changed = leave.changed() => if changed.is_err() { return Ended::Dropped },
-            ended = attending.ended(), if !attending.has_ended => match ended {
+            ended = background.ended(), if !background.has_ended => match ended {
                 Some(why) => return Ended::Broken(why),
-                None if now.is_stay() => return unattended(office, tenure).await,
+                None if now.is_stay() => return background_ended(context, tenure).await,
                 None => {}
             },
             () = &mut fenced => return Ended::Fenced,
             over = work.step() => if let Some(ended) = over { return ended },
         }
     }
-    if attending.has_ended {
+    if background.has_ended {
         return Ended::Left;
     }
     tokio::select! {
-        ended = attending.ended() => ended.map_or(Ended::Left, Ended::Broken),
+        ended = background.ended() => ended.map_or(Ended::Left, Ended::Broken),
         _ = leave.wait_for(|leave| *leave == Leave::Drop) => Ended::Dropped,
     }
 }
 
-/// Waits until the epoch has been raised, be it without a new owner.
-async fn until_fenced<H: Handler>(office: &Office<H>, tenure: &Tenure) {
+/// Waits until the epoch has been raised, even without a new owner.
+async fn until_fenced<H: Handler>(context: &TaskContext<H>, tenure: &Tenure) {
     loop {
         tokio::time::sleep(LOOK_EVERY).await;
-        if is_fenced(office, tenure).await {
+        if is_fenced(context, tenure).await {
             return;
         }
     }
 }
 
-/// Whether the epoch has been raised, as far as PostgreSQL can be asked.
-async fn is_fenced<H: Handler>(office: &Office<H>, tenure: &Tenure) -> bool {
+/// Whether the epoch has been raised; false if PostgreSQL cannot be reached.
+async fn is_fenced<H: Handler>(context: &TaskContext<H>, tenure: &Tenure) -> bool {
     let look = async {
-        let client = office.pool.get().await?;
-        office.partitions.look(&**client, &tenure.partition).await
+        let client = context.pool.get().await?;
+        context.partitions.look(&**client, &tenure.partition).await
     };
     match look.await {
         Ok(row) => row.epoch != tenure.epoch,
         Err(error) => {
-            tracing::debug!(partition = %tenure.partition, %error, "the epoch was not looked at");
+            tracing::debug!(partition = %tenure.partition, %error, "cannot read the epoch of the partition; retrying");
             false
         }
     }
 }
 
-/// Why the application's own task ended by itself: it may have found another epoch.
-async fn unattended<H: Handler>(office: &Office<H>, tenure: &Tenure) -> Ended {
-    if is_fenced(office, tenure).await {
+/// Why the background task returned early: it may have found another epoch.
+async fn background_ended<H: Handler>(context: &TaskContext<H>, tenure: &Tenure) -> Ended {
+    if is_fenced(context, tenure).await {
         return Ended::Fenced;
     }
-    Ended::Stalled("what the application does for the partition ended by itself".to_owned())
+    Ended::Stalled("the background task of the partition returned early".to_owned())
 }
 
-/// The application's own task; it ends with this value.
-struct Attending {
+/// The background task of the application; dropping this aborts it.
+struct BackgroundTask {
     task: JoinHandle<()>,
     has_ended: bool,
 }
 
-impl Attending {
-    /// Waits for its end, and says why if it was not a good one. To be asked once.
+impl BackgroundTask {
+    /// Waits for its end, once. Returns the reason if it panicked.
     async fn ended(&mut self) -> Option<String> {
         let ended = (&mut self.task).await;
         self.has_ended = true;
-        ended.err().map(|error| format!("what the application does for a partition failed: {error}"))
+        ended.err().map(|error| format!("the background task of a partition failed: {error}"))
     }
 }
 
-impl Drop for Attending {
+impl Drop for BackgroundTask {
     fn drop(&mut self) {
         self.task.abort();
     }
 }
 
 struct Work<'a, H: Handler> {
-    office: &'a Arc<Office<H>>,
+    context: &'a Arc<TaskContext<H>>,
     tenure: &'a Tenure,
     serial: u64,
     cell: &'a LaneCell,
     running: FuturesUnordered<BoxFuture<'static, Worked<H::Effect>>>,
-    /// What messages came to, until it is committed.
+    /// The effects of processed messages, until they are committed.
     effects: HashMap<i64, Done<H::Effect>>,
-    /// How often messages that are alone in a transaction were tried.
+    /// Failed commits of messages that have a transaction of their own.
     commits: HashMap<i64, u32>,
-    /// Transactions in a row that PostgreSQL could not carry out.
+    /// Consecutive transactions that PostgreSQL could not execute.
     failures: u32,
     transaction: Option<BoxFuture<'static, Transacted<H::Effect>>>,
 }
 
 impl<H: Handler> Work<'_, H> {
-    /// Begins what may begin.
+    /// Begins messages, and a transaction if none is open.
     fn begin(&mut self) {
         let now = BootTime::now();
         let mut lane = self.cell.lane.lock();
         while let Some(message) = lane.begin(now) {
-            let handler = self.office.handler.clone();
+            let handler = self.context.handler.clone();
             let work = async move {
                 let worked = handler.work(&message).await;
                 (message, worked)
@@ -212,13 +213,14 @@ impl<H: Handler> Work<'_, H> {
             && let Some(batch) = lane.batch()
         {
             let done = batch.offsets.iter().filter_map(|offset| self.effects.remove(offset)).collect();
-            let (office, tenure) = (self.office.clone(), self.tenure.clone());
+            let context = self.context.clone();
+            let tenure = self.tenure.clone();
             let pause = (self.failures > 0).then(|| RETRY.wait(self.failures, rand::random()));
-            self.transaction = Some(transact(office, tenure, batch, done, pause).boxed());
+            self.transaction = Some(transact(context, tenure, batch, done, pause).boxed());
         }
     }
 
-    /// Waits for the next thing to happen, and takes note of it.
+    /// Waits for the next event and handles it.
     async fn step(&mut self) -> Option<Ended> {
         if self.cell.is_foreign.load(Ordering::SeqCst) {
             return Some(Ended::Foreign);
@@ -257,8 +259,13 @@ impl<H: Handler> Work<'_, H> {
         if let Err(Failure::Again(why)) = &worked
             && let Retry::NotBefore(_) = lane.fail(offset, BootTime::now(), rand::random())
         {
-            self.office.desk.figures.retried();
-            tracing::debug!(partition = message.partition, offset, why, "a message is tried again");
+            self.context.shared.metrics.retried();
+            tracing::debug!(
+                partition = message.partition,
+                offset,
+                why,
+                "processing a message failed; retrying"
+            );
             return;
         }
         lane.finish(offset);
@@ -267,37 +274,38 @@ impl<H: Handler> Work<'_, H> {
 
     async fn transacted(&mut self, (batch, done, result): Transacted<H::Effect>) -> Option<Ended> {
         let number = self.tenure.partition.number;
-        let figures = &self.office.desk.figures;
+        let metrics = &self.context.shared.metrics;
         let error = match result {
             Ok(Standing::Ours) => {
                 self.failures = 0;
-                let letters = done.iter().filter(|done| done.effect.is_err()).count();
+                let dead_letters = done.iter().filter(|done| done.effect.is_err()).count();
                 if batch.offsets.iter().any(|offset| self.commits.get(offset) > Some(&COMMITS_MAX)) {
-                    figures.runs(number);
+                    metrics.runs(number);
                 }
                 self.commits.retain(|offset, _| !batch.offsets.contains(offset));
-                figures.committed(number, done.len() as u64, letters as u64, batch.next_offset);
-                self.office.desk.positions.lock().insert(number, batch.next_offset);
+                metrics.committed(number, done.len() as u64, dead_letters as u64, batch.next_offset);
+                self.context.shared.positions.lock().insert(number, batch.next_offset);
                 let flow = {
                     let mut lane = self.cell.lane.lock();
                     lane.committed(&batch.offsets);
                     lane.flow()
                 };
                 if flow == Some(Flow::Resume) {
-                    let _ = self.office.orders.send(Order::Resume { number, serial: self.serial }).await;
+                    let _ = self.context.orders.send(Order::Resume { number, serial: self.serial }).await;
                 }
                 return None;
             }
             Ok(Standing::Fenced) => {
-                figures.fenced();
+                metrics.fenced();
                 return Some(Ended::Fenced);
             }
             Err(error) => error,
         };
         let is_of_the_data = error.is_of_the_data();
         self.failures = if is_of_the_data { 0 } else { self.failures + 1 };
-        tracing::warn!(partition = number, messages = batch.offsets.len(), %error, "a transaction was rolled back");
-        let is_alone = batch.offsets.len() == 1;
+        let messages = batch.offsets.len();
+        tracing::warn!(partition = number, messages, %error, "transaction was rolled back; retrying");
+        let is_alone = messages == 1;
         for mut message in done {
             let offset = message.message.offset;
             if is_of_the_data && is_alone {
@@ -305,13 +313,13 @@ impl<H: Handler> Work<'_, H> {
                 *commits += 1;
                 if *commits > COMMITS_MAX {
                     let why = format!(
-                        "message {offset} can neither take effect nor be kept as a dead letter: {error}"
+                        "message {offset} can be committed neither as an effect nor as a dead letter: {error}"
                     );
-                    note(self.office, number, 0, NotWon::Stopped(why));
+                    note(self.context, number, 0, NotWon::Stopped(why));
                 }
                 if *commits >= COMMITS_MAX {
                     message.effect = Err(Failure::Poison(format!("its effect cannot be committed: {error}")));
-                    // Not even the letter can be kept: then everything waits, and PostgreSQL is not flooded.
+                    // Not even the dead letter can be committed: back off, so that PostgreSQL is not flooded.
                     self.failures = *commits - COMMITS_MAX;
                 }
             }
@@ -322,9 +330,9 @@ impl<H: Handler> Work<'_, H> {
     }
 }
 
-/// One transaction: the epoch and the position, then what the application commits.
+/// One transaction: the epoch and the position, then the effects of the application.
 async fn transact<H: Handler>(
-    office: Arc<Office<H>>,
+    context: Arc<TaskContext<H>>,
     tenure: Tenure,
     batch: Batch,
     done: Vec<Done<H::Effect>>,
@@ -334,16 +342,17 @@ async fn transact<H: Handler>(
         tokio::time::sleep(pause).await;
     }
     let commit = async {
-        let mut client = office.pool.get().await?;
+        let mut client = context.pool.get().await?;
         let transaction = client.transaction().await?;
-        let (next, landmark) = (batch.next_offset, batch.landmark);
-        let standing = office.partitions.advance(&*transaction, &tenure, next, landmark).await?;
+        let advanced =
+            context.partitions.advance(&*transaction, &tenure, batch.next_offset, batch.checkpoint);
+        let standing = advanced.await?;
         if standing == Standing::Fenced {
             return Ok(Standing::Fenced);
         }
-        let receipt = office.handler.commit(&transaction, &tenure, &done).await?;
+        let receipt = context.handler.commit(&transaction, &tenure, &done).await?;
         transaction.commit().await?;
-        office.handler.committed(&tenure, receipt);
+        context.handler.committed(&tenure, receipt);
         Ok::<_, Error>(Standing::Ours)
     };
     let result = commit.await;

@@ -1,4 +1,4 @@
-//! What a message claims: which resource it is about, and under which token.
+//! Reads the resource and the token of a message.
 
 use std::collections::HashMap;
 
@@ -10,70 +10,70 @@ use solehold_core::{
 
 use crate::{message, refusal::Reason, shards::Shards, topic::Pattern};
 
-/// How many topics are remembered, with the resource that they name.
+/// The size of the cache of topics.
 const TOPICS_MAX: usize = 10_000;
 
-/// A message as it came.
+/// A message as it was received.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Message {
-    /// Its topic.
+    /// The topic it was published to.
     pub topic: String,
-    /// Its payload.
+    /// JSON, if it is valid.
     pub payload: Bytes,
-    /// The broker had kept it, and sent it because of a new subscription.
+    /// Whether the broker had retained it, and sent it because of a new subscription.
     pub is_retained: bool,
 }
 
-/// What a message claims.
+/// The resource and the token of a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Claim {
-    /// What it is about.
+pub struct MessageClaim {
+    /// From the topic.
     pub resource: ResourceKey,
-    /// What it was published under.
+    /// From the payload.
     pub token: Token,
 }
 
-/// What is to become of a message.
+/// What to do with a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fate {
-    /// Another shard looks after it.
+    /// It belongs to another shard.
     Ignore,
-    /// It goes no further.
+    /// It is invalid.
     Refuse(Reason),
-    /// That depends on its token.
-    Judge(Claim),
+    /// Its token decides.
+    Judge(MessageClaim),
 }
 
-/// How messages are read.
+/// Reads messages for one shard.
 #[derive(Debug, Clone)]
 pub struct Intake {
-    /// The topics.
+    /// The topics to read.
     pub patterns: Vec<Pattern>,
-    /// Whose resources.
+    /// The tenant of the resources.
     pub tenant: Name,
-    /// The kinds of the resources: the first one where topics do not name it.
+    /// The kinds of the resources; the first one where topics do not name it.
     pub kinds: Vec<Name>,
-    /// The member that has the token.
+    /// The JSON member that has the token.
     pub token_field: String,
     /// The largest payload.
     pub message_bytes_max: usize,
     /// The longest topic that can still be republished.
     pub topic_bytes_max: usize,
-    /// Whether retained messages are judged like others, and not refused.
+    /// Whether retained messages are judged like others; otherwise they are refused.
     pub takes_retained: bool,
     /// All shards.
     pub shards: Shards,
-    /// The one that reads.
+    /// The shard that reads.
     pub shard: u32,
-    /// What topics name; none if they cannot name anything.
+    /// The resources of known topics; none for topics that name none.
     pub known: HashMap<String, Option<ResourceKey>>,
 }
 
 impl Intake {
-    /// What is to become of a message.
+    /// What to do with a message.
     pub fn fate(&mut self, message: &Message) -> Fate {
         let Some(resource) = self.resource(&message.topic) else {
-            // It is nobody's by hash, so the first shard tells.
+            // It has no hash, so the first shard refuses it.
             return if self.shard == 0 { Fate::Refuse(Reason::BadTopic) } else { Fate::Ignore };
         };
         if self.shards.of(&resource) != self.shard {
@@ -86,7 +86,7 @@ impl Intake {
             return Fate::Refuse(Reason::TooLarge);
         }
         match message::token(&message.payload, &self.token_field) {
-            Ok(token) => Fate::Judge(Claim { resource, token }),
+            Ok(token) => Fate::Judge(MessageClaim { resource, token }),
             Err(reason) => Fate::Refuse(reason),
         }
     }
@@ -146,7 +146,7 @@ pub(crate) mod tests {
     fn every_message_has_a_fate() {
         let mut intake = intake();
         let mut fate = |topic: &str, payload: &str| intake.fate(&message(topic, payload));
-        let claim = Claim { resource: resource("s"), token: Token(7) };
+        let claim = MessageClaim { resource: resource("s"), token: Token(7) };
         assert_eq!(fate("data/s/person", r#"{"token":7}"#), Fate::Judge(claim));
         assert_eq!(fate("data/s", "{}"), Fate::Refuse(Reason::BadTopic));
         assert_eq!(fate("data//person", r#"{"token":7}"#), Fate::Refuse(Reason::BadTopic));

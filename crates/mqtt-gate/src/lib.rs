@@ -1,22 +1,22 @@
 //! `solehold gate mqtt`: a fencing gate between the publishers and the subscribers of an MQTT broker.
 //!
-//! It stands between publishers and subscribers, neither of which need to change, and passes on only what bears the
-//! newest token of its resource (rule 21).
+//! Publishers and subscribers need not change: the gate subscribes to the topics of the publishers, and republishes
+//! only the messages that carry the newest token of their resource (rule 21).
 //!
 //! ```text
 //!   publishers ──> broker ──> intake ──> window ──> broker ──> subscribers, under a prefix
-//!                             what does   what passes, what is
-//!                             it claim?   held back, what may
-//!                                         be acknowledged
+//!                             resource    verdict, holding back,
+//!                             and token   acknowledgement
 //! ```
 //!
-//! MQTT has no way to refuse a message so that it comes again: it is acknowledged or it is not. So the promise is made
-//! of the order of two acknowledgements: what came in is acknowledged only when what went out was, on a session that
-//! the broker keeps. Nothing that bears the newest token is lost however the gate ends; it may be passed twice. What
-//! cannot be decided is not acknowledged, and when enough of it waits, the broker stops sending: that is all the
-//! backpressure that there is.
+//! MQTT has no way to reject a message so that it is redelivered. So the guarantee rests on the order of two
+//! acknowledgements, on a session that the broker keeps: a message is acknowledged only when the broker has
+//! acknowledged its publication. No message with the newest token is lost however the gate ends; it may be passed
+//! twice. A message that cannot be decided is not acknowledged, and when enough of them wait, the broker stops sending:
+//! that is the backpressure.
 //!
-//! [`window`] is the heart, a machine without a clock or any I/O. `mqtt` drives it.
+//! From the bottom up: `message`, `topic`, `shards`, `refusal` and `routes` are pure; `intake` reads what a message
+//! claims; `window` decides, a machine without a clock or any I/O; `mqtt` drives it.
 
 mod intake;
 pub mod message;
@@ -27,6 +27,6 @@ pub mod shards;
 pub mod topic;
 pub mod window;
 
-pub use intake::{Claim, Fate, Intake, Message};
+pub use intake::{Fate, Intake, Message, MessageClaim};
 pub use refusal::Reason;
 pub use routes::{Publication, Routes};

@@ -1,6 +1,6 @@
-//! Why a message goes no further.
+//! Why a message is refused.
 
-/// Why a message was refused. Its name is a label of metrics and a level of dead-letter topics.
+/// Why a message is refused. Its name is a label of metrics and a level of dead-letter topics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Reason {
     /// Its token is older than the newest one of its resource.
@@ -13,18 +13,18 @@ pub enum Reason {
     NoToken,
     /// Its token is not a whole number from 1 on.
     BadToken,
-    /// It is larger than the gate takes.
+    /// It is larger than `--message-max`.
     TooLarge,
     /// It is a retained message: it was passed on when it was published, or is older than the gate's subscription.
     Retained,
     /// Its topic cannot name a resource, or would be too long under the prefix.
     BadTopic,
-    /// It could not be decided, nobody can be asked to send it again (QoS 0), and there is no room to hold it.
+    /// It could not be decided, the broker will not redeliver it (QoS 0), and there is no room to hold it.
     NoRoom,
 }
 
 impl Reason {
-    /// All of them.
+    /// All reasons, in the order of their discriminants.
     pub const ALL: [Self; 9] = [
         Self::Stale,
         Self::Unknown,
@@ -37,7 +37,7 @@ impl Reason {
         Self::NoRoom,
     ];
 
-    /// Its name.
+    /// The label and topic level.
     pub fn name(self) -> &'static str {
         match self {
             Self::Stale => "stale",

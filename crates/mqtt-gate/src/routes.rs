@@ -1,40 +1,40 @@
-//! Where messages go.
+//! Where messages are republished.
 
 use bytes::Bytes;
 
 use crate::{intake::Message, message, refusal::Reason};
 
-/// What is published, with QoS 1.
+/// A message to publish, with QoS 1.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Publication {
-    /// Where.
+    /// The topic to publish to.
     pub topic: String,
-    /// What.
+    /// The payload to publish.
     pub payload: Bytes,
-    /// The broker is to keep it for later subscribers.
+    /// Whether the broker keeps it for later subscribers.
     pub is_retained: bool,
 }
 
-/// Where messages go.
+/// Where messages are republished.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Routes {
-    /// What passes keeps its topic, under this prefix.
+    /// The prefix for the topics of messages that pass.
     pub prefix: String,
-    /// The member that is taken out of what passes.
+    /// The JSON member to remove from messages that pass.
     pub strip: Option<String>,
-    /// What is refused goes here, under its reason and its topic: `DEAD_LETTER/stale/plant/...`.
+    /// The prefix for refused messages, before their reason and topic: `DEAD_LETTER/stale/plant/...`.
     pub dead_letter: Option<String>,
 }
 
 impl Routes {
-    /// The longest topic that can be republished everywhere.
+    /// The longest topic that fits below every prefix.
     pub fn topic_bytes_max(&self) -> usize {
         let reason = Reason::ALL.iter().map(|reason| reason.name().len()).max().unwrap_or_default();
         let dead = self.dead_letter.as_ref().map_or(0, |topic| topic.len() + 1 + reason);
         crate::topic::TOPIC_BYTES_MAX - dead.max(self.prefix.len()) - 1
     }
 
-    /// A message that passes.
+    /// The publication for a message that passes.
     pub fn passed(&self, message: Message) -> Publication {
         let payload = match &self.strip {
             Some(field) => message::without(&message.payload, field),
@@ -44,10 +44,10 @@ impl Routes {
         Publication { topic, payload, is_retained: message.is_retained }
     }
 
-    /// A message that does not, where that is told.
+    /// The publication for a refused message, if there is a dead-letter topic.
     pub fn refused(&self, message: Message, reason: Reason) -> Option<Publication> {
         let dead_letter = self.dead_letter.as_ref()?;
-        // One that was too long to read may be too long to publish.
+        // A topic that is too long to read may be too long to publish.
         let topic = match reason {
             Reason::BadTopic => format!("{dead_letter}/{}", reason.name()),
             _ => format!("{dead_letter}/{}/{}", reason.name(), message.topic),
@@ -63,7 +63,7 @@ mod tests {
     use crate::intake::tests::message;
 
     #[test]
-    fn what_passes_keeps_its_path_and_what_does_not_has_its_reason_there() {
+    fn messages_that_pass_keep_their_topic_and_refused_ones_have_their_reason_in_it() {
         let message = message("a/b", r#"{"x":1,"token":2}"#);
         let plain = Routes { prefix: "gated".to_owned(), strip: None, dead_letter: None };
         let passed = plain.passed(message.clone());

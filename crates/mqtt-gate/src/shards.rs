@@ -1,8 +1,8 @@
-//! Several gates at once: which shard looks after a resource.
+//! Sharding: which shard a resource belongs to.
 //!
-//! A broker keeps the queue of a client that is away under its client id, and only a client of that id can go on with
-//! it. So the unit that moves from a dead gate to a live one is the client id, and there is a fixed number of them:
-//! shard = client id = lease.
+//! A broker keeps the queue of a disconnected client under its client id, and only a client with that id can resume it.
+//! So the unit that moves from a dead gate to a live one is the client id, and there is a fixed number of them: shard =
+//! client id = lease.
 
 use solehold_core::key::ResourceKey;
 use xxhash_rust::xxh3::xxh3_64;
@@ -13,6 +13,17 @@ pub const SHARDS_MAX: u32 = 64;
 /// The kind of the leases that shards are held by.
 pub const SHARD_KIND: &str = "gate";
 
+/// Why shards cannot be made.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ShardsError {
+    /// The name does not fit into a client id.
+    #[error("{0:?} is not a name for a gate; write up to 64 letters, digits, dashes, dots and underscores")]
+    Name(String),
+    /// There are none, or too many.
+    #[error("a gate has 1 to {SHARDS_MAX} shards")]
+    Count,
+}
+
 /// The shards of one gate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Shards {
@@ -22,15 +33,13 @@ pub struct Shards {
 
 impl Shards {
     /// `count` shards under a name: gates of the same name share the work.
-    pub fn new(name: &str, count: u32) -> Result<Self, String> {
+    pub fn new(name: &str, count: u32) -> Result<Self, ShardsError> {
         let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
         if name.is_empty() || name.len() > 64 || !name.bytes().all(is_plain) {
-            return Err(format!(
-                "{name:?} is not a name for a gate; write up to 64 letters, digits, dashes, dots and underscores"
-            ));
+            return Err(ShardsError::Name(name.to_owned()));
         }
         if !(1..=SHARDS_MAX).contains(&count) {
-            return Err(format!("a gate has 1 to {SHARDS_MAX} shards"));
+            return Err(ShardsError::Count);
         }
         Ok(Self { name: name.to_owned(), count })
     }
@@ -40,18 +49,18 @@ impl Shards {
         &self.name
     }
 
-    /// How many there are.
+    /// The number of shards.
     pub fn count(&self) -> u32 {
         self.count
     }
 
     /// The client id of a shard, and the key of its lease. The number of shards is part of it: gates that disagree
-    /// about it have nothing in common, and do no more harm than to pass a message twice.
+    /// about it share nothing, and at worst pass a message twice.
     pub fn id(&self, shard: u32) -> String {
         format!("solehold-gate-{}-{shard}-of-{}", self.name, self.count)
     }
 
-    /// The shard that looks after a resource. It must never change: while gates of two versions run, both would pass a
+    /// The shard that a resource belongs to. It must never change: while gates of two versions run, both would pass a
     /// message, or neither.
     pub fn of(&self, resource: &ResourceKey) -> u32 {
         // No name has a NUL in it.

@@ -1,11 +1,11 @@
-//! Which topics are read, and which of their levels name a resource.
+//! Topic patterns: which topics to read, and which of their levels name a resource.
 
 use std::{fmt, str::FromStr};
 
 /// The longest topic that MQTT can carry.
 pub const TOPIC_BYTES_MAX: usize = 65_535;
 
-/// A topic with places in it, such as `plant/line/{key}/+`: `{key}` is the level that names the resource,
+/// A topic with placeholders, such as `plant/line/{key}/+`: `{key}` is the level that names the resource,
 /// `{kind}` the one that names its kind, `+` any level, and `#` at the end all that follows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pattern {
@@ -21,7 +21,7 @@ enum Level {
     Rest,
 }
 
-/// What a topic says about the resource.
+/// The resource that a topic names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Named<'a> {
     /// Its kind, if the topic names it.
@@ -29,6 +29,33 @@ pub struct Named<'a> {
     /// Its key.
     pub key: &'a str,
 }
+
+/// Why a pattern is invalid. Each message continues a sentence about the pattern.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PatternError {
+    /// Empty, too long, or with a NUL.
+    #[error("is not a topic; {EXAMPLE}")]
+    NotATopic,
+    /// No `{key}`, or several.
+    #[error("needs {{key}} once, at the level that names the resource; {EXAMPLE}")]
+    Key,
+    /// Several `{kind}`.
+    #[error("has {{kind}} more than once")]
+    Kind,
+    /// `#` before the end.
+    #[error("has # before its end; levels after it would be ignored")]
+    Rest,
+    /// `$share/...`
+    #[error(
+        "is a shared subscription, which hands out messages in turn: the gate shards by resource instead, see --shards"
+    )]
+    Shared,
+    /// A level that mixes text and placeholders.
+    #[error("has the level {0:?}; a level is a word, +, {{key}}, {{kind}}, or # at the end")]
+    Level(String),
+}
+
+const EXAMPLE: &str = "write a topic such as plant/line/{key}/+";
 
 impl Pattern {
     /// The filter to subscribe to.
@@ -46,9 +73,10 @@ impl Pattern {
         self.levels.contains(&Level::Kind)
     }
 
-    /// What a topic names, if it is one of these.
+    /// The resource that a topic names, if it matches.
     pub fn find<'a>(&self, topic: &'a str) -> Option<Named<'a>> {
-        let (mut kind, mut key) = (None, None);
+        let mut kind = None;
+        let mut key = None;
         let mut given = topic.split('/');
         for level in &self.levels {
             if *level == Level::Rest {
@@ -65,7 +93,7 @@ impl Pattern {
         given.next().is_none().then_some(Named { kind, key: key? })
     }
 
-    /// Whether a topic under a prefix could be one of these: what is published there would be read again.
+    /// Whether a topic below a prefix could match: messages published there would be read again.
     pub fn reads_below(&self, prefix: &str) -> bool {
         let mut other: Vec<Level> = prefix.split('/').map(|word| Level::Word(word.into())).collect();
         other.push(Level::Rest);
@@ -73,7 +101,7 @@ impl Pattern {
     }
 }
 
-/// Whether some topic fits both.
+/// Whether some topic matches both.
 fn can_meet(one: &[Level], other: &[Level]) -> bool {
     match (one, other) {
         // `a/#` is also `a`.
@@ -85,43 +113,36 @@ fn can_meet(one: &[Level], other: &[Level]) -> bool {
 }
 
 impl FromStr for Pattern {
-    type Err = String;
+    type Err = PatternError;
 
-    fn from_str(text: &str) -> Result<Self, String> {
-        let example = "write a topic such as plant/line/{key}/+";
+    fn from_str(text: &str) -> Result<Self, PatternError> {
         if text.is_empty() || text.len() > TOPIC_BYTES_MAX || text.contains('\0') {
-            return Err(format!("is not a topic; {example}"));
+            return Err(PatternError::NotATopic);
         }
         let levels: Vec<Level> = text.split('/').map(level).collect::<Result<_, _>>()?;
         if levels.iter().filter(|level| **level == Level::Key).count() != 1 {
-            return Err(format!("needs {{key}} once, at the level that names the resource; {example}"));
+            return Err(PatternError::Key);
         }
         if levels.iter().filter(|level| **level == Level::Kind).count() > 1 {
-            return Err("has {kind} more than once".to_owned());
+            return Err(PatternError::Kind);
         }
         if levels.iter().rev().skip(1).any(|level| *level == Level::Rest) {
-            return Err("has # before its end; what follows it would never be looked at".to_owned());
+            return Err(PatternError::Rest);
         }
         if levels[0] == Level::Word("$share".into()) {
-            return Err(
-                "is a shared subscription, which hands out messages in turn: the gate shards by resource \
-                        instead, see --shards"
-                    .to_owned(),
-            );
+            return Err(PatternError::Shared);
         }
         Ok(Self { levels })
     }
 }
 
-fn level(text: &str) -> Result<Level, String> {
+fn level(text: &str) -> Result<Level, PatternError> {
     match text {
         "+" => Ok(Level::Any),
         "#" => Ok(Level::Rest),
         "{key}" => Ok(Level::Key),
         "{kind}" => Ok(Level::Kind),
-        word if word.contains(['+', '#', '{', '}']) => {
-            Err(format!("has the level {word:?}; a level is a word, +, {{key}}, {{kind}}, or # at the end"))
-        }
+        word if word.contains(['+', '#', '{', '}']) => Err(PatternError::Level(word.to_owned())),
         word => Ok(Level::Word(word.into())),
     }
 }
@@ -175,7 +196,7 @@ mod tests {
             ("a{key}/b", "has the level \"a{key}\""),
             ("$share/g/{key}", "shared subscription"),
         ] {
-            let why = text.parse::<Pattern>().expect_err(text);
+            let why = text.parse::<Pattern>().expect_err(text).to_string();
             assert!(why.contains(words), "{text}: {why}");
         }
     }

@@ -20,7 +20,7 @@ use solehold_core::{fence::Verdict, key::ResourceKey, time::Token};
 use solehold_window::OrderedWindow;
 
 use crate::{
-    intake::{Claim, Fate, Message},
+    intake::{Fate, Message, MessageClaim},
     refusal::Reason,
     routes::{Publication, Routes},
 };
@@ -100,7 +100,7 @@ impl<A> Window<A> {
                 return self.messages.skip(number);
             }
             Fate::Refuse(reason) => Err(reason),
-            Fate::Judge(Claim { resource, token }) => {
+            Fate::Judge(MessageClaim { resource, token }) => {
                 let is_behind = self.messages.first_of(&resource).is_some();
                 let verdict = if is_behind { None } else { decided(judge(&resource, token)) };
                 match verdict {

@@ -58,13 +58,13 @@ pub struct Tenure {
     pub next_offset: i64,
 }
 
-/// A message that took effect, by which a topic is known again: a topic that was deleted and made anew has another
-/// message at this offset, or none.
+/// A committed message by which a topic is recognized: a topic that was deleted and created again has another message
+/// at this offset, or none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Landmark {
-    /// Its offset.
+pub struct Checkpoint {
+    /// The offset of the message.
     pub offset: i64,
-    /// A digest of what it says.
+    /// A digest of its content.
     pub digest: i64,
 }
 
@@ -80,7 +80,7 @@ pub struct PartitionRow {
     /// The offset of the first message that has not taken effect; none if nothing is known of the partition yet.
     pub next_offset: Option<i64>,
     /// A message that took effect.
-    pub landmark: Option<Landmark>,
+    pub checkpoint: Option<Checkpoint>,
 }
 
 /// Whether an epoch was raised.
@@ -238,7 +238,7 @@ impl Partitions {
         transaction: &impl GenericClient,
         tenure: &Tenure,
         next_offset: i64,
-        landmark: Option<Landmark>,
+        checkpoint: Option<Checkpoint>,
     ) -> Result<Standing, Error> {
         let advance = format!(
             "UPDATE {} SET next_offset = greatest(next_offset, $5), landmark_offset = coalesce($6, landmark_offset), \
@@ -246,8 +246,8 @@ impl Partitions {
             self.quoted
         );
         let Partition { group, topic, number } = &tenure.partition;
-        let at = landmark.map(|mark| mark.offset);
-        let digest = landmark.map(|mark| mark.digest);
+        let at = checkpoint.map(|mark| mark.offset);
+        let digest = checkpoint.map(|mark| mark.digest);
         let values: [&(dyn ToSql + Sync); 7] =
             [group, topic, number, &tenure.epoch, &next_offset, &at, &digest];
         let bound = bound_pause();
@@ -322,13 +322,13 @@ fn bound_pause() -> String {
 }
 
 fn row_of(row: &Row) -> PartitionRow {
-    let landmark = row.get::<_, Option<i64>>(4).zip(row.get(5));
+    let checkpoint = row.get::<_, Option<i64>>(4).zip(row.get(5));
     PartitionRow {
         epoch: row.get(0),
         token: row.get(1),
         owner: row.get(2),
         next_offset: row.get(3),
-        landmark: landmark.map(|(offset, digest)| Landmark { offset, digest }),
+        checkpoint: checkpoint.map(|(offset, digest)| Checkpoint { offset, digest }),
     }
 }
 

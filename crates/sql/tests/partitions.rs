@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that panics says where")]
 
-use solehold_sql::partitions::{Landmark, Partition, Partitions, Raised, Standing, Tenure};
+use solehold_sql::partitions::{Checkpoint, Partition, Partitions, Raised, Standing, Tenure};
 use solehold_testkit::{Postgres, wait_for};
 use std::time::Duration;
 use tokio_postgres::{Client, NoTls};
@@ -52,8 +52,8 @@ async fn connect(url: &str) -> Client {
 /// One message takes effect, as a consumer does it.
 async fn write(client: &mut Client, partitions: &Partitions, tenure: &Tenure, message: i64) -> Standing {
     let transaction = client.transaction().await.unwrap();
-    let landmark = Landmark { offset: message, digest: -message };
-    let standing = partitions.advance(&transaction, tenure, message + 1, Some(landmark)).await.unwrap();
+    let checkpoint = Checkpoint { offset: message, digest: -message };
+    let standing = partitions.advance(&transaction, tenure, message + 1, Some(checkpoint)).await.unwrap();
     if standing == Standing::Ours {
         let insert = "INSERT INTO effects VALUES ($1, $2)";
         transaction.execute(insert, &[&message, &tenure.epoch]).await.unwrap();
@@ -89,7 +89,7 @@ async fn a_thousand_of_a_thousand_late_writes_are_refused() {
     assert_eq!(kit.count("SELECT count(*) FROM effects WHERE epoch = 2").await, 10);
     let row = kit.partitions.look(&kit.client, &kit.partition).await.unwrap();
     assert_eq!((row.next_offset, row.owner.as_str()), (Some(51), "second"));
-    assert_eq!(row.landmark, Some(Landmark { offset: 50, digest: -50 }));
+    assert_eq!(row.checkpoint, Some(Checkpoint { offset: 50, digest: -50 }));
 }
 
 #[tokio::test]
@@ -197,7 +197,7 @@ async fn sequences_grow_in_the_order_of_commits_and_positions_never_go_back() {
     assert_eq!(kit.partitions.begin_anew(&kit.client, "group", "topic").await.unwrap(), 1);
     assert_eq!(kit.partitions.check(&kit.client, &tenure).await.unwrap(), Standing::Fenced);
     let row = kit.partitions.look(&kit.client, &kit.partition).await.unwrap();
-    assert_eq!((row.epoch, row.next_offset, row.landmark), (2, None, None));
+    assert_eq!((row.epoch, row.next_offset, row.checkpoint), (2, None, None));
     assert_eq!(kit.partitions.generation(&kit.client, &kit.partition).await.unwrap(), 1);
     let tenure = kit.raise("two").await;
     assert_eq!((tenure.epoch, tenure.next_offset), (3, 40));

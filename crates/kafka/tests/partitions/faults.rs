@@ -10,7 +10,8 @@ async fn the_broker_and_postgres_are_restarted() -> anyhow::Result<()> {
     let kafka: &'static Kafka = Box::leak(Box::new(kafka));
     let topic = kafka.create_topic("commands", PARTITIONS).await?;
     let mut kit = Kit::with(kafka, topic, postgres.create_database("restarts").await?).await?;
-    let (one, two) = (Running::start(kit.orders("one")), Running::start(kit.orders("two")));
+    let one = Running::start(kit.orders("one"));
+    let two = Running::start(kit.orders("two"));
     kit.shared_by(&["one", "two"]).await;
 
     kit.send_many("a", 500, 60);

@@ -16,8 +16,8 @@ use rdkafka::{
 use serde::{Deserialize, Serialize};
 use solehold_client::Http;
 use solehold_kafka::{
-    Brokers, Consumer, ConsumerError, ConsumerSettings, Done, Failure, Figures, Handler, Hook, Leaving,
-    Message, Moment, PartitionAssignment,
+    Brokers, Consumer, ConsumerError, ConsumerMetrics, ConsumerSettings, Done, Failure, Handler, Hook,
+    Leaving, Message, Moment, PartitionAssignment,
 };
 use solehold_sql::{
     Error,
@@ -80,7 +80,8 @@ impl Kit {
     /// Another producer for a topic that was made anew; tables and all stay.
     pub async fn with_tables_of(other: &Self) -> anyhow::Result<Self> {
         let producer = producer(other.kafka)?;
-        let (topic, database) = (other.topic.clone(), other.database.clone());
+        let topic = other.topic.clone();
+        let database = other.database.clone();
         Ok(Self { kafka: other.kafka, topic, client: connect(&database).await?, database, producer })
     }
 
@@ -96,7 +97,8 @@ impl Kit {
             retry_max: Duration::from_millis(100),
             ..ConsumerSettings::default()
         };
-        let (database, name) = (self.database.clone(), name.to_owned());
+        let database = self.database.clone();
+        let name = name.to_owned();
         Orders { settings, brokers: brokers(self.kafka), database, name, server: None, stops_at: None }
     }
 
@@ -224,7 +226,7 @@ fn pool(url: &str) -> Pool {
 /// Commits what messages say into the table `effects`, once.
 pub struct Table {
     pool: Pool,
-    figures: Arc<Figures>,
+    metrics: Arc<ConsumerMetrics>,
     pub running: AtomicUsize,
     pub most_running: AtomicUsize,
     /// How often a partition began to be attended to.
@@ -282,11 +284,12 @@ impl Handler for Table {
         done: &[Done<String>],
     ) -> Result<(), Error> {
         for Done { message, effect } in done {
-            let (said, key) = (text(&message.payload), text(&message.key));
+            let said = text(&message.payload);
+            let key = text(&message.key);
             let mark = "INSERT INTO marks VALUES ($1) ON CONFLICT DO NOTHING";
             if transaction.execute(mark, &[&format!("{}/{}", message.partition, message.offset)]).await? == 0
             {
-                self.figures.duplicates(1);
+                self.metrics.duplicates(1);
                 continue;
             }
             match effect {
@@ -318,7 +321,7 @@ impl Handler for Table {
 
 /// A consumer in this process.
 pub struct Running {
-    pub figures: Arc<Figures>,
+    pub metrics: Arc<ConsumerMetrics>,
     pub handler: Arc<Table>,
     ending: watch::Sender<bool>,
     task: JoinHandle<Result<(), ConsumerError>>,
@@ -333,11 +336,11 @@ impl Running {
     /// The same, with a hook of the test.
     pub fn start_with(orders: Orders, hook: Option<Hook>) -> Self {
         let (ending, told) = watch::channel(false);
-        let figures = Arc::new(Figures::default());
+        let metrics = Arc::new(ConsumerMetrics::default());
         let pool = pool(&orders.database);
         let handler = Arc::new(Table {
             pool: pool.clone(),
-            figures: figures.clone(),
+            metrics: metrics.clone(),
             running: AtomicUsize::new(0),
             most_running: AtomicUsize::new(0),
             attended: AtomicUsize::new(0),
@@ -349,13 +352,13 @@ impl Running {
             pool,
             partitions: partitions(),
             handler: handler.clone(),
-            figures: figures.clone(),
+            metrics: metrics.clone(),
             name: orders.name,
             leases: orders.server.map(|server| Http::to(server).expect("a URL")),
             hook,
         };
         let task = tokio::spawn(consumer.run(told));
-        Self { figures, handler, ending, task }
+        Self { metrics, handler, ending, task }
     }
 
     /// Ends it, as SIGTERM would.
@@ -401,7 +404,7 @@ pub async fn be_child() {
     let running = Running::start(orders);
     println!("\nconsumer ready");
     terminated.recv().await;
-    let figures = running.figures.clone();
+    let metrics = running.metrics.clone();
     let ended = running.end().await;
-    println!("consumer ended: {ended:?}, {:?}", figures.troubles());
+    println!("consumer ended: {ended:?}, {:?}", metrics.disruptions());
 }

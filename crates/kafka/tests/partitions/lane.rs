@@ -1,4 +1,4 @@
-//! The machine that decides which messages may be worked on, by itself.
+//! The lane: which messages may be processed, and where the position is.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -9,7 +9,7 @@ use solehold_kafka::{
     Message,
     lane::{Arrival, Bounds, Flow, Lane, Retry},
 };
-use solehold_sql::partitions::Landmark;
+use solehold_sql::partitions::Checkpoint;
 
 const NOW: BootTime = BootTime::from_nanos(1_000_000_000);
 
@@ -44,14 +44,14 @@ fn keys_are_in_order_and_the_position_is_contiguous() {
     lane.finish(2);
     let batch = lane.batch().unwrap();
     assert_eq!((batch.offsets.as_slice(), batch.next_offset), (&[2, 5][..], 0), "the first is under way");
-    assert_eq!(batch.landmark, None);
+    assert_eq!(batch.checkpoint, None);
     lane.committed(&batch.offsets);
     assert_eq!(lane.position(), 0);
     lane.finish(0);
     assert_eq!(begun(&mut lane), [0; 0], "the next of a key begins after the commit");
     let batch = lane.batch().unwrap();
     assert_eq!((batch.offsets.as_slice(), batch.next_offset), (&[0][..], 1));
-    assert_eq!(batch.landmark.unwrap().offset, 0);
+    assert_eq!(batch.checkpoint.unwrap().offset, 0);
     lane.committed(&batch.offsets);
     assert_eq!(begun(&mut lane), [1]);
     lane.finish(1);
@@ -135,10 +135,10 @@ fn the_span_from_the_position_is_bounded() {
 }
 
 #[test]
-fn another_topic_of_the_same_name_is_noticed_by_its_landmark() {
+fn another_topic_of_the_same_name_is_noticed_by_its_checkpoint() {
     let mut lane = lane_with(bounds(), &[(7, "a")]);
     begun(&mut lane).into_iter().for_each(|offset| lane.finish(offset));
-    let mark = lane.batch().unwrap().landmark.unwrap();
+    let mark = lane.batch().unwrap().checkpoint.unwrap();
     let mut lane = Lane::new(9, Some(mark), bounds());
     assert_eq!(lane.arrive(message(7, "a")), Arrival::Old);
     assert_eq!(lane.arrive(message(8, "a")), Arrival::Old);
@@ -147,7 +147,7 @@ fn another_topic_of_the_same_name_is_noticed_by_its_landmark() {
     let mut lane = Lane::new(9, Some(mark), bounds());
     assert_eq!(lane.arrive(message(7, "b")), Arrival::Foreign);
     // It must never change: a row remembers it.
-    assert_eq!(mark, Landmark { offset: 7, digest: -6797395059121974543 });
+    assert_eq!(mark, Checkpoint { offset: 7, digest: -6797395059121974543 });
 }
 
 #[derive(Debug, Clone)]
@@ -176,9 +176,11 @@ proptest! {
     fn nothing_is_lost_and_nothing_overtakes(steps in prop::collection::vec(step(), 1..200)) {
         let bounds = Bounds { span: 20, ..bounds() };
         let mut lane = Lane::new(0, None, bounds.clone());
-        let (mut now, mut next) = (NOW, 0);
+        let mut now = NOW;
+        let mut next = 0;
         let mut open: BTreeMap<i64, u8> = BTreeMap::new();
-        let (mut running, mut committed) = (Vec::new(), Vec::new());
+        let mut running = Vec::new();
+        let mut committed = Vec::new();
         let begin = |lane: &mut Lane, now, open: &BTreeMap<i64, u8>, running: &mut Vec<i64>| {
             let Some(message) = lane.begin(now) else { return Ok(false) };
             let offset = message.offset;

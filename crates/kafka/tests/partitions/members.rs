@@ -57,8 +57,8 @@ async fn a_member_whose_name_another_has_taken_ends() -> anyhow::Result<()> {
     // What a broker tells the former member. Every poll would be empty from now on.
     let fenced = [RDKafkaRespErr::RD_KAFKA_RESP_ERR_FENCED_INSTANCE_ID; 3];
     mock.request_errors(RDKafkaApiKey::Heartbeat, &fenced);
-    let error = one.ended().await.expect_err("it has failed for good").to_string();
-    assert!(error.contains("failed for good") && error.contains("FencedInstanceId"), "{error}");
+    let error = one.ended().await.expect_err("it has failed permanently").to_string();
+    assert!(error.contains("failed permanently") && error.contains("FencedInstanceId"), "{error}");
     Ok(())
 }
 
@@ -72,7 +72,7 @@ async fn the_partitions_of_a_fixed_name_wait_for_it() -> anyhow::Result<()> {
     kit.send_many("a", 500, 60);
     kit.flush().await;
     kit.effects(500).await;
-    let [rebalances, ..] = two.figures.troubles();
+    let [rebalances, ..] = two.metrics.disruptions();
     let ended = Instant::now();
     one.end().await?;
     if kit.kafka.broker_version().is_some() {
@@ -84,11 +84,11 @@ async fn the_partitions_of_a_fixed_name_wait_for_it() -> anyhow::Result<()> {
     }
     let again = Running::start(named(&kit, "one-again", "pod-1"));
     kit.shared_by(&["one-again", "two"]).await;
-    assert_eq!(two.figures.troubles()[0], rebalances, "the others keep on working");
+    assert_eq!(two.metrics.disruptions()[0], rebalances, "the others keep on working");
     // Another program under the name of the one that runs puts it out.
     let thief = Running::start(named(&kit, "thief", "pod-1"));
     let error = again.ended().await.expect_err("its name is taken").to_string();
-    assert!(error.contains("failed for good"), "{error}");
+    assert!(error.contains("failed permanently"), "{error}");
     kit.shared_by(&["thief", "two"]).await;
     kit.send_many("b", 500, 60);
     kit.flush().await;

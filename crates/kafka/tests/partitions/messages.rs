@@ -30,12 +30,12 @@ async fn messages_take_effect_once_and_bad_ones_do_not_stop_the_others() -> anyh
     assert_eq!(letters[1], ("poison-1".to_owned(), "it makes no sense".to_owned()));
     assert!(letters[2].0 == "refused-1" && letters[2].1.contains("null value"), "{letters:?}");
     assert_eq!(letters.len(), 3);
-    assert_eq!((one.figures.messages(), one.figures.dead_letters()), (2_008, 3));
+    assert_eq!((one.metrics.messages(), one.metrics.dead_letters()), (2_008, 3));
     assert!(one.handler.most_running.load(std::sync::atomic::Ordering::SeqCst) > 1, "keys go in parallel");
-    let is_ready = async || one.figures.ready(solehold_clock::BootTime::now()).is_ok();
+    let is_ready = async || one.metrics.ready(solehold_clock::BootTime::now()).is_ok();
     wait_for("it to be ready", PATIENCE, is_ready).await?;
     wait_for("the lag to be told", PATIENCE, async || {
-        one.figures.partitions().values().all(|figures| figures.lag() == Some(0))
+        one.metrics.partitions().values().all(|metrics| metrics.lag() == Some(0))
     })
     .await?;
     one.end().await?;
@@ -54,7 +54,7 @@ async fn a_partition_that_is_full_is_paused_and_resumed() -> anyhow::Result<()> 
     kit.flush().await;
     let one = Running::start(orders);
     kit.check(600).await;
-    let [_, fenced, lost, pauses] = one.figures.troubles();
+    let [_, fenced, lost, pauses] = one.metrics.disruptions();
     assert_eq!((fenced, lost), (0, 0));
     assert!(pauses > 4, "{pauses}");
     one.end().await?;

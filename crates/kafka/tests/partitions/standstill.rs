@@ -3,14 +3,14 @@
 use std::{collections::BTreeSet, sync::atomic::Ordering, time::Duration};
 
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
-use solehold_kafka::{Figures, LostMessages};
+use solehold_kafka::{ConsumerMetrics, LostMessages};
 use solehold_testkit::{Kafka, Postgres, wait_for};
 
 use crate::kit::{Kit, PARTITIONS, PATIENCE, Running, brokers, connect};
 
-fn text(figures: &Figures) -> String {
+fn text(metrics: &ConsumerMetrics) -> String {
     let mut registry = prometheus_client::registry::Registry::default();
-    figures.register(&mut registry);
+    metrics.register(&mut registry);
     let mut text = String::new();
     prometheus_client::encoding::text::encode(&mut text, &registry).expect("text");
     text
@@ -24,12 +24,12 @@ async fn an_assign_that_fails_ends_the_tenure_and_is_tried_again() -> anyhow::Re
     let strategy = ("partition.assignment.strategy".to_owned(), "range".to_owned());
     orders.brokers.librdkafka.0.extend([strategy]);
     let one = Running::start(orders);
-    let stalled = async || one.figures.stalls() > 3 * PARTITIONS as u64;
+    let stalled = async || one.metrics.stalls() > 3 * PARTITIONS as u64;
     wait_for("several attempts at every partition", PATIENCE, stalled).await?;
-    let stopped = one.figures.stopped();
+    let stopped = one.metrics.stopped();
     assert_eq!(stopped.keys().copied().collect::<BTreeSet<_>>(), (0..PARTITIONS).collect());
     assert!(stopped.values().all(|why| why.contains("cannot be fetched")), "{stopped:?}");
-    let page = text(&one.figures);
+    let page = text(&one.metrics);
     assert!(page.contains(&format!("consumer_stopped_partitions {PARTITIONS}\n")), "{page}");
     one.end().await?;
     // A client that can do it finds everything.
@@ -37,7 +37,7 @@ async fn an_assign_that_fails_ends_the_tenure_and_is_tried_again() -> anyhow::Re
     kit.send_many("m", 100, 20);
     kit.flush().await;
     kit.check(100).await;
-    assert!(two.figures.stopped().is_empty(), "{:?}", two.figures.stopped());
+    assert!(two.metrics.stopped().is_empty(), "{:?}", two.metrics.stopped());
     two.end().await?;
     Ok(())
 }
@@ -55,7 +55,7 @@ async fn an_epoch_that_was_raised_without_a_new_owner_is_noticed_without_a_messa
     kit.flush().await;
     kit.check(1).await;
     assert_eq!(kit.count(&format!("effects WHERE epoch > {raised}")).await, 1);
-    assert!(one.figures.stopped().is_empty(), "{:?}", one.figures.stopped());
+    assert!(one.metrics.stopped().is_empty(), "{:?}", one.metrics.stopped());
     one.end().await?;
     Ok(())
 }
@@ -79,14 +79,15 @@ async fn an_attendance_that_ends_without_an_error_is_begun_again() -> anyhow::Re
     kit.send_many("m", 100, 20);
     kit.flush().await;
     kit.check(100).await;
-    wait_for("every partition to go on", PATIENCE, async || one.figures.stopped().is_empty()).await?;
+    wait_for("every partition to go on", PATIENCE, async || one.metrics.stopped().is_empty()).await?;
     one.end().await?;
     Ok(())
 }
 
 /// The first offset of partition 0 that the broker still has.
 async fn first_offset(kit: &Kit) -> anyhow::Result<i64> {
-    let (config, topic) = (brokers(kit.kafka).client().expect("good"), kit.topic.clone());
+    let config = brokers(kit.kafka).client().expect("good");
+    let topic = kit.topic.clone();
     let asked = tokio::task::spawn_blocking(move || {
         let asking: BaseConsumer = config.create()?;
         asking.fetch_watermarks(&topic, 0, Duration::from_secs(10))
@@ -131,10 +132,10 @@ async fn retention_that_passed_the_position_stops_the_partition_and_not_the_othe
     // By default the partition stops, and says which messages are lost; the others go on.
     let stopping = Running::start(kit.orders("stopping"));
     let why =
-        wait_for("the partition to stop", PATIENCE, async || stopping.figures.stopped().remove(&0)).await?;
+        wait_for("the partition to stop", PATIENCE, async || stopping.metrics.stopped().remove(&0)).await?;
     let low = first_offset(&kit).await?;
     assert!(why.starts_with("messages 3 to ") && why.contains("of partition 0"), "{why}");
-    assert!(why.contains("Messages that were deleted"), "{why}");
+    assert!(why.contains("Deleted messages"), "{why}");
     kit.send_to(5, "key", "other-1");
     kit.flush().await;
     wait_for("another partition", PATIENCE, async || {
@@ -151,7 +152,7 @@ async fn retention_that_passed_the_position_stops_the_partition_and_not_the_othe
         kit.count("effects WHERE message = 'after-1'").await == 1
     })
     .await?;
-    assert!(stopping.figures.stopped().is_empty());
+    assert!(stopping.metrics.stopped().is_empty());
     stopping.end().await?;
 
     // It can be told to skip, and reports how much; also when retention overtakes a consumer that runs.
@@ -171,8 +172,8 @@ async fn retention_that_passed_the_position_stops_the_partition_and_not_the_othe
         kit.count("effects WHERE message = 'last-1'").await == 1
     })
     .await?;
-    assert!(skipping.figures.lost_messages() > 0 && skipping.figures.stalls() > 0);
-    assert!(skipping.figures.stopped().is_empty());
+    assert!(skipping.metrics.lost_messages() > 0 && skipping.metrics.stalls() > 0);
+    assert!(skipping.metrics.stopped().is_empty());
     skipping.end().await?;
     Ok(())
 }
@@ -188,12 +189,15 @@ async fn a_message_that_cannot_even_be_kept_as_a_letter_is_reported() -> anyhow:
     kit.send_to(3, "a", "refused-1");
     kit.send_to(3, "b", "good-1");
     kit.flush().await;
-    let stopped = async || one.figures.stopped().get(&3).cloned();
+    let stopped = async || one.metrics.stopped().get(&3).cloned();
     let why = wait_for("the partition to count as stopped", PATIENCE, stopped).await?;
-    assert!(why.starts_with("message 0 can neither take effect nor be kept as a dead letter: "), "{why}");
+    assert!(
+        why.starts_with("message 0 can be committed neither as an effect nor as a dead letter: "),
+        "{why}"
+    );
     assert!(why.contains("none"), "{why}");
     kit.client.batch_execute("ALTER TABLE letters DROP CONSTRAINT none").await?;
-    wait_for("the partition to go on", PATIENCE, async || one.figures.stopped().is_empty()).await?;
+    wait_for("the partition to go on", PATIENCE, async || one.metrics.stopped().is_empty()).await?;
     kit.effects(1).await;
     assert_eq!(kit.count("letters").await, 1);
     one.end().await?;

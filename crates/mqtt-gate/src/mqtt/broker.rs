@@ -1,4 +1,4 @@
-//! Where the broker is and how to speak to it.
+//! How to connect to the broker.
 
 use std::{fmt, time::Duration};
 
@@ -7,8 +7,8 @@ use reqwest::Url;
 use rumqttc::{AckMode, AsyncClient, EventLoop, MqttOptions, Transport};
 use secrecy::{ExposeSecret, SecretString};
 
-/// The largest packet that MQTT knows. The gate takes every packet that a broker can send and refuses what is larger
-/// than it should be by itself: a packet that the client does not take would break the connection, and come again.
+/// The largest packet of MQTT. The gate accepts every packet and refuses messages that are too large itself: a packet
+/// that the client rejects would break the connection, and be redelivered.
 const PACKET_BYTES_MAX: usize = 268_435_455;
 const KEEP_ALIVE_SECONDS: u16 = 15;
 /// Publications that are sent and not confirmed.
@@ -18,7 +18,30 @@ pub(crate) const REQUESTS_MAX: usize = 512;
 /// Requests that are written at once.
 const BATCH_MAX: usize = 128;
 
-/// A broker, as it is reached by the gate.
+/// Why the settings of a broker are invalid. Each message continues a sentence about the setting, and does not repeat
+/// the URL: it may have a password in it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum BrokerSettingError {
+    /// The URL cannot be parsed.
+    #[error("is not a URL ({0}); {EXAMPLE}")]
+    NotUrl(String),
+    /// The URL is neither `mqtt` nor `mqtts`.
+    #[error("is a URL of the scheme {0:?}; {EXAMPLE}")]
+    Scheme(String),
+    /// The URL has no host.
+    #[error("names no host; {EXAMPLE}")]
+    NoHost,
+    /// A password was given, and the URL has no user.
+    #[error("a password needs a user: write mqtt://USER@HOST")]
+    NoUser,
+    /// Certificates were given for a connection without TLS.
+    #[error("a certificate is for TLS: write mqtts://HOST")]
+    NoTls,
+}
+
+const EXAMPLE: &str = "write mqtt://HOST or mqtts://USER:PASSWORD@HOST:PORT";
+
+/// The broker of a gate.
 #[derive(Clone)]
 pub struct Broker {
     url: Url,
@@ -28,38 +51,36 @@ pub struct Broker {
 
 impl Broker {
     /// `mqtt://` or `mqtts://`, with user and password if the broker wants them.
-    pub fn new(url: &str) -> Result<Self, String> {
-        let example = "write mqtt://HOST or mqtts://USER:PASSWORD@HOST:PORT";
-        // The text is not repeated: it may have a password in it.
-        let url = Url::parse(url).map_err(|error| format!("is not a URL ({error}); {example}"))?;
+    pub fn new(url: &str) -> Result<Self, BrokerSettingError> {
+        let url = Url::parse(url).map_err(|error| BrokerSettingError::NotUrl(error.to_string()))?;
         if !["mqtt", "mqtts"].contains(&url.scheme()) {
-            return Err(format!("is a URL of the scheme {:?}; {example}", url.scheme()));
+            return Err(BrokerSettingError::Scheme(url.scheme().to_owned()));
         }
         if url.host_str().is_none_or(str::is_empty) {
-            return Err(format!("names no host; {example}"));
+            return Err(BrokerSettingError::NoHost);
         }
         Ok(Self { url, password: None, ca_certs: None })
     }
 
     /// With a password that is not in the URL.
-    pub fn password(mut self, password: String) -> Result<Self, String> {
+    pub fn password(mut self, password: String) -> Result<Self, BrokerSettingError> {
         if self.url.username().is_empty() {
-            return Err("a password needs a user: write mqtt://USER@HOST".to_owned());
+            return Err(BrokerSettingError::NoUser);
         }
         self.password = Some(SecretString::from(password));
         Ok(self)
     }
 
     /// Trusts only these certificates, PEM, instead of the system's.
-    pub fn ca_certs(mut self, pem: Vec<u8>) -> Result<Self, String> {
+    pub fn ca_certs(mut self, pem: Vec<u8>) -> Result<Self, BrokerSettingError> {
         if self.url.scheme() != "mqtts" {
-            return Err("a certificate is for TLS: write mqtts://HOST".to_owned());
+            return Err(BrokerSettingError::NoTls);
         }
         self.ca_certs = Some(pem);
         Ok(self)
     }
 
-    /// A connection that is not made yet. `keeps` says whether the broker keeps its session when it is gone.
+    /// A connection that is not open yet. `keeps`: whether the broker keeps the session after a disconnect.
     pub(crate) fn connection(
         &self,
         client_id: &str,
@@ -111,10 +132,10 @@ impl fmt::Debug for Broker {
     }
 }
 
-/// Why a connection is of no use, or no longer.
+/// Why a connection failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BrokerError {
-    /// It could not be made, or has ended.
+    /// It could not be opened, or has ended.
     #[error("{0}")]
     Lost(String),
     /// The broker did not answer.
@@ -125,19 +146,19 @@ pub enum BrokerError {
         "the broker refuses the subscription to {0}: its access control must let the gate's user read it"
     )]
     MayNotRead(String),
-    /// The broker takes what the gate publishes and drops it.
+    /// The broker acknowledges publications and drops them.
     #[error(
-        "what the gate publishes to {0} does not come back: the broker's access control must let the gate's user write \
-         and read it (an MQTT 3.1.1 broker acknowledges even what it drops)"
+        "messages that the gate publishes to {0} do not arrive: the broker's access control must let the gate's user \
+         write and read it (an MQTT 3.1.1 broker acknowledges even messages that it drops)"
     )]
     MayNotWrite(String),
     /// The broker sends more without acknowledgement than the gate may hold.
     #[error(
-        "{messages} messages are not acknowledged, which is more than may be held: the broker keeps them; a lower \
-         max_inflight_messages lets it send fewer at once"
+        "the broker sent {messages} messages without an acknowledgement, which is more than the gate may hold; it will \
+         redeliver them. Lower max_inflight_messages so that it sends fewer at once"
     )]
     Overfull {
-        /// How many came.
+        /// The number of unacknowledged messages.
         messages: usize,
     },
 }
@@ -176,7 +197,7 @@ mod tests {
             ("http://u:hunter2@mq", "the scheme \"http\""),
             ("mqtt:///hunter2", "names no host"),
         ] {
-            let why = Broker::new(url).expect_err(url);
+            let why = Broker::new(url).expect_err(url).to_string();
             assert!(why.contains(words) && !why.contains("hunter2"), "{why}");
         }
         let plain = Broker::new("mqtt://mq.local").expect("good");

@@ -1,5 +1,5 @@
-//! What the broker does for a gate that is away, or slow: its limits are part of the promise, and are tried out here,
-//! since no broker tells them.
+//! Measures what the broker does for a gate that is disconnected or slow: the guarantee depends on its limits, which
+//! brokers do not report.
 
 use std::{pin::pin, time::Duration};
 
@@ -11,40 +11,40 @@ use super::{
     probe,
 };
 
-/// How many messages are sent to a reader that acknowledges nothing.
+/// The number of messages sent to a reader that acknowledges none.
 pub const IN_FLIGHT_TRIED: usize = 1_000;
-/// How many messages are sent to a reader that is away.
+/// The number of messages sent to a reader that is disconnected.
 pub const QUEUED_TRIED: usize = 3_000;
-/// A broker that has sent nothing for this long has nothing more to send.
+/// A broker that sends nothing for this long has nothing more to send.
 const QUIET: Duration = Duration::from_secs(1);
 /// How long one step may take.
 const STEP_WITHIN: Duration = Duration::from_secs(120);
 
-/// What a broker was found to do.
+/// The result of the measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Findings {
     /// Messages that it sends before one is acknowledged, of [`IN_FLIGHT_TRIED`].
     pub in_flight: usize,
-    /// Messages that it keeps for a reader that is away, of [`QUEUED_TRIED`].
+    /// Messages that it keeps for a disconnected reader, of [`QUEUED_TRIED`].
     pub queued: usize,
-    /// Whether it keeps the session of a reader that is away.
+    /// Whether it keeps the session of a disconnected reader.
     pub keeps_sessions: bool,
 }
 
 impl Findings {
-    /// Whether nothing is lost while a gate is away, as far as was tried.
+    /// Whether no message is lost while a gate is disconnected, up to the number tried.
     pub fn keeps_the_promise(&self) -> bool {
         self.keeps_sessions && self.queued >= QUEUED_TRIED
     }
 }
 
-/// Tries out what the broker does, below a prefix that the gate may write to. It leaves nothing behind.
+/// Measures the broker, below a prefix that the gate may write to, and cleans up.
 pub async fn try_out(broker: &Broker, prefix: &str) -> Result<Findings, BrokerError> {
     let id = format!("solehold-gate-check-{:016x}", rand::random::<u64>());
     let topic = format!("{prefix}/solehold-gate-probe/{id}");
     probe::probe(broker, &id, &topic).await?;
     let found = within(measure(broker, &id, &topic)).await;
-    // Without a session to keep, the broker forgets the one that there was.
+    // A clean session makes the broker discard the former one.
     let (client, mut events) = broker.connection(&id, false)?;
     within(connected(&mut events)).await?;
     probe::leave(client, events).await;
@@ -59,7 +59,7 @@ async fn measure(broker: &Broker, id: &str, topic: &str) -> Result<Findings, Bro
     let (published, in_flight) = tokio::join!(published, receive(&client, &mut events, false));
     published?;
     let in_flight = in_flight?;
-    // Everything again from the start, and now acknowledged: the queue is empty then.
+    // Receive everything again, with acknowledgements, so that the queue is empty.
     drop((client, events));
     let (client, mut events) = broker.connection(id, true)?;
     connected(&mut events).await?;
@@ -72,7 +72,7 @@ async fn measure(broker: &Broker, id: &str, topic: &str) -> Result<Findings, Bro
     Ok(Findings { in_flight, queued, keeps_sessions })
 }
 
-/// Waits for the connection; the answer is whether the broker had kept the session.
+/// Waits for the connection. Returns whether the broker had kept the session.
 async fn connected(events: &mut EventLoop) -> Result<bool, BrokerError> {
     loop {
         if let Event::Incoming(Incoming::ConnAck(answer)) = events.poll().await? {
@@ -84,7 +84,8 @@ async fn connected(events: &mut EventLoop) -> Result<bool, BrokerError> {
 /// Publishes a number of messages, and waits until the broker has them.
 async fn publish(broker: &Broker, id: &str, topic: &str, count: usize) -> Result<(), BrokerError> {
     let (client, mut events) = broker.connection(&format!("{id}-w"), false)?;
-    let (mut given, mut confirmed) = (0, 0);
+    let mut given = 0;
+    let mut confirmed = 0;
     while confirmed < count {
         while given < count && given - confirmed < REQUESTS_MAX {
             client.try_publish(topic, "{}", PublishOptions::new(QoS::AtLeastOnce))?;
@@ -98,7 +99,7 @@ async fn publish(broker: &Broker, id: &str, topic: &str, count: usize) -> Result
     Ok(())
 }
 
-/// Counts the messages that come, until none come any more.
+/// Counts messages until no more arrive.
 async fn receive(
     client: &AsyncClient,
     events: &mut EventLoop,

@@ -1,19 +1,19 @@
 //! The gate for MQTT 3.1.1: `solehold gate mqtt`.
 //!
 //! ```text
-//!   run ── standing: a shard's lease ──> tenure: connect, again and again ──> pump: two connections, one window
-//!                    (one gate at a time)         (only while the lease lives)       |
-//!                                                  probe: may we write at all?       +── Gate: the newest tokens
+//!   run ── waits for a shard's lease ──> tenure: connects and reconnects ──> pump: two connections, one window
+//!          (one gate at a time)              (while the lease is held)            |
+//!                                             probe: may we write?                +── Gate: the newest tokens
 //! ```
 //!
-//! Every shard has two connections, one to read and one to publish. When either is lost, everything that was not
-//! acknowledged comes again, and nothing has to be remembered. Each shard subscribes to all topics, and acknowledges
-//! at once what other shards look after. That costs the broker a delivery to each shard for every message, and is right
-//! on every broker: shared subscriptions hand messages out in turn, and lose the order of a resource.
+//! Every shard has two connections, one to read and one to publish. When either is lost, the broker redelivers all
+//! messages that were not acknowledged, so the gate stores nothing. Each shard subscribes to all topics, and
+//! acknowledges the messages of other shards at once. That costs the broker one delivery per shard for every message,
+//! and is correct on every broker: shared subscriptions hand out messages in turn, and lose the order of a resource.
 
 mod broker;
 pub mod check;
-mod figures;
+mod metrics;
 mod probe;
 mod pump;
 mod tenure;
@@ -29,8 +29,8 @@ use solehold_core::key::Name;
 use tokio::sync::watch;
 
 pub use self::{
-    broker::{Broker, BrokerError},
-    figures::{Figures, Knowledge, Standing},
+    broker::{Broker, BrokerError, BrokerSettingError},
+    metrics::{GateMetrics, Knowledge, ShardStatus},
 };
 use crate::{
     intake::Intake,
@@ -39,69 +39,65 @@ use crate::{
     topic::Pattern,
 };
 
-/// How long a gate stands in line for a shard before it asks again.
+/// How long a gate waits in line for a shard before it requests it again.
 const LINE_WAIT: Duration = Duration::from_secs(600);
 /// After a failure of the server.
 const RETRY: Backoff = Backoff { first: Duration::from_millis(200), cap: Duration::from_secs(2) };
 
-/// What a gate does.
+/// The configuration of a gate.
 #[derive(Debug, Clone)]
 pub struct GateConfig {
-    /// Where messages come from and go to.
+    /// Of publishers and subscribers alike.
     pub broker: Broker,
     /// The topics to read.
     pub patterns: Vec<Pattern>,
-    /// Whose resources.
+    /// The tenant of the resources.
     pub tenant: Name,
-    /// The kinds of the resources: the first one where topics do not name it.
+    /// The kinds of the resources; the first one where topics do not name it.
     pub kinds: Vec<Name>,
-    /// The member of a message that has its token.
+    /// The JSON member that has the token.
     pub token_field: String,
-    /// Where messages go.
+    /// Where messages are republished.
     pub routes: Routes,
-    /// Whether retained messages are judged like others, and not refused.
+    /// Whether retained messages are judged like others; otherwise they are refused.
     pub takes_retained: bool,
     /// The largest payload that is not refused.
     pub message_bytes_max: usize,
-    /// Payloads that a shard may hold.
+    /// The most bytes of payloads that a shard may hold.
     pub held_bytes_max: usize,
     /// All shards.
     pub shards: Shards,
-    /// How many of them this gate may hold.
+    /// The most shards that this gate may hold.
     pub hold: u32,
-    /// The name under which it holds them.
+    /// The name of this gate as a holder of leases.
     pub holder: String,
     /// How long a gate that was killed keeps its shards.
     pub ttl: Duration,
 }
 
 impl GateConfig {
-    /// What is wrong with it, if something is.
-    pub fn fault(&self) -> Option<String> {
+    /// Checks that topics and prefixes fit together.
+    pub fn check(&self) -> Result<(), GateConfigError> {
         if self.patterns.is_empty() {
-            return Some("there are no topics to read".to_owned());
+            return Err(GateConfigError::NoTopics);
         }
         if self.kinds.len() != 1
             && let Some(pattern) = self.patterns.iter().find(|pattern| !pattern.names_kind())
         {
-            return Some(format!(
-                "the topics {pattern} do not name a kind: give one, or write {{kind}} into them"
-            ));
+            return Err(GateConfigError::NoKind(pattern.clone()));
         }
         for prefix in [Some(&self.routes.prefix), self.routes.dead_letter.as_ref()].into_iter().flatten() {
             if prefix.is_empty() || prefix.len() > 1_024 || prefix.contains(['+', '#', '\0']) {
-                return Some(format!("{prefix:?} is not a topic to publish to"));
+                return Err(GateConfigError::Prefix(prefix.clone()));
             }
             if let Some(pattern) = self.patterns.iter().find(|pattern| pattern.reads_below(prefix)) {
-                return Some(format!(
-                    "what is published below {prefix} would be read again by {pattern}: choose another prefix"
-                ));
+                return Err(GateConfigError::Loop { prefix: prefix.clone(), pattern: pattern.clone() });
             }
         }
-        None
+        Ok(())
     }
 
-    /// Where the gate looks whether what it publishes arrives.
+    /// The topics at which a shard checks that its messages arrive.
     pub fn probe_topics(&self, shard: u32) -> Vec<String> {
         let prefixes = [Some(&self.routes.prefix), self.routes.dead_letter.as_ref()].into_iter().flatten();
         prefixes.map(|prefix| format!("{prefix}/solehold-gate-probe/{}", self.shards.id(shard))).collect()
@@ -123,16 +119,38 @@ impl GateConfig {
     }
 }
 
-/// Why a gate ended by itself.
+/// Why a configuration is invalid.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum GateConfigError {
+    /// There is nothing to read.
+    #[error("there are no topics to read")]
+    NoTopics,
+    /// There are several kinds, and this pattern does not name one.
+    #[error("the topics {0} do not name a kind: give one, or write {{kind}} into them")]
+    NoKind(Pattern),
+    /// Messages cannot be published below this prefix.
+    #[error("{0:?} is not a topic to publish to")]
+    Prefix(String),
+    /// The gate would read its own messages.
+    #[error("messages published below {prefix} would be read again by {pattern}: choose another prefix")]
+    Loop {
+        /// Of passed or of refused messages.
+        prefix: String,
+        /// A pattern that matches below it.
+        pattern: Pattern,
+    },
+}
+
+/// Why a gate ended before it was stopped.
 #[derive(Debug, thiserror::Error)]
 pub enum GateError {
-    /// It could not register.
+    /// It could not open a session.
     #[error(transparent)]
     Open(#[from] OpenError),
     /// Another program opened a session under its name.
-    #[error("the gate's session is over: {0}")]
+    #[error("the session of the gate has ended: {0}")]
     Over(Lost),
-    /// It may not hold its shards.
+    /// It is not allowed to hold its shards.
     #[error("the shards cannot be acquired: {0}")]
     Acquire(AcquireError),
     /// Health and metrics cannot be served.
@@ -140,20 +158,20 @@ pub enum GateError {
     Listen(SocketAddr, std::io::Error),
 }
 
-/// What all parts of a gate share.
+/// What all shards of a gate share.
 pub(crate) struct Context {
     pub config: GateConfig,
     pub gate: Arc<Gate>,
-    pub figures: Arc<Figures>,
+    pub metrics: Arc<GateMetrics>,
     pub ending: watch::Receiver<bool>,
 }
 
-/// Runs a gate until `ending` is true, and then gives its shards back.
+/// Runs a gate until `ending` is true, and then releases its shards.
 pub async fn run(
     config: GateConfig,
     authority: Arc<dyn Authority>,
     gate: Arc<Gate>,
-    figures: Arc<Figures>,
+    metrics: Arc<GateMetrics>,
     ending: watch::Receiver<bool>,
 ) -> Result<(), GateError> {
     let mut stop = ending.clone();
@@ -161,41 +179,44 @@ pub async fn run(
         session = open(&config, authority) => session?,
         _ = stop.wait_for(|ending| *ending) => return Ok(()),
     };
-    tracing::info!(holder = session.holder(), broker = %config.broker, "the gate is registered");
-    let context = Context { config, gate, figures, ending };
+    tracing::info!(holder = session.holder(), broker = %config.broker, "opened the session of the gate");
+    let context = Context { config, gate, metrics, ending };
     let count = context.config.shards.count();
     let slots = context.config.hold.clamp(1, count);
-    // Each slot stands for its part of the shards, and holds one of them at a time.
+    // Each slot has its part of the shards, and holds one of them at a time.
     let slots = (0..slots).map(|slot| {
         let shards = (slot..count).step_by(slots as usize).collect::<Vec<_>>();
-        let (context, session) = (&context, &session);
-        async move { stand(context, session, &shards).await }
+        let context = &context;
+        let session = &session;
+        async move { hold_shards(context, session, &shards).await }
     });
     let ended: Result<Vec<()>, GateError> = join_all(slots).await.into_iter().collect();
     session.close().await;
     ended.map(|_| ())
 }
 
-/// Opens the session that the shards are attached to; a server that does not answer is waited for.
+/// Opens the session that the leases are attached to; retries while the server cannot be reached.
 async fn open(config: &GateConfig, authority: Arc<dyn Authority>) -> Result<ClientSession, OpenError> {
     let session = SessionConfig { ttl: config.ttl, ..SessionConfig::new(&config.holder) };
-    let mut is_told = false;
+    let mut has_warned = false;
     loop {
         match ClientSession::open(authority.clone(), session.clone()).await {
             Err(OpenError::Authority(error)) => {
-                if !std::mem::replace(&mut is_told, true) {
-                    tracing::warn!(%error, "the server is not there yet; waiting for it");
+                if !has_warned {
+                    tracing::warn!(%error, "cannot reach the Solehold server; retrying");
                 }
+                has_warned = true;
             }
             opened => return opened,
         }
     }
 }
 
-/// Holds one of these shards at a time, until the gate is to end.
-async fn stand(context: &Context, session: &ClientSession, shards: &[u32]) -> Result<(), GateError> {
-    let (mut ending, mut failures) = (context.ending.clone(), 0);
-    shards.iter().for_each(|shard| context.figures.stands(*shard, Standing::Waiting));
+/// Holds one of these shards at a time, until the gate ends.
+async fn hold_shards(context: &Context, session: &ClientSession, shards: &[u32]) -> Result<(), GateError> {
+    let mut ending = context.ending.clone();
+    let mut failures = 0;
+    shards.iter().for_each(|shard| context.metrics.set_status(*shard, ShardStatus::Waiting));
     while !*ending.borrow() {
         let acquired = tokio::select! {
             acquired = acquire(context, session, shards) => acquired,
@@ -205,14 +226,16 @@ async fn stand(context: &Context, session: &ClientSession, shards: &[u32]) -> Re
             Ok((shard, guard)) => {
                 failures = 0;
                 tenure::serve(context, shard, guard).await;
-                context.figures.stands(shard, Standing::Waiting);
+                context.metrics.set_status(shard, ShardStatus::Waiting);
                 continue;
             }
             Err(error) => error,
         };
         match error {
             AcquireError::TimedOut { .. } => continue,
-            AcquireError::Authority { error, .. } => tracing::debug!(%error, "no shard yet"),
+            AcquireError::Authority { error, .. } => {
+                tracing::debug!(%error, "cannot acquire a shard; retrying")
+            }
             AcquireError::Refused { refusal, .. } if refusal.is_worth_another_try() => {}
             AcquireError::SessionOver(lost) => return Err(GateError::Over(lost)),
             error => return Err(GateError::Acquire(error)),
@@ -223,7 +246,7 @@ async fn stand(context: &Context, session: &ClientSession, shards: &[u32]) -> Re
     Ok(())
 }
 
-/// Stands in line for these shards, until one is granted.
+/// Waits in line for these shards, until one is granted.
 async fn acquire(
     context: &Context,
     session: &ClientSession,
@@ -236,6 +259,6 @@ async fn acquire(
             guard.map(|guard| (*shard, guard))
         })
     });
-    // What the others are granted in the same moment is released when they are dropped.
+    // A shard that is granted at the same moment is released when its future is dropped.
     select_all(lines).await.0
 }

@@ -1,7 +1,7 @@
-//! Whether what the gate publishes arrives.
+//! Checks that messages of the gate arrive.
 //!
-//! A broker that speaks MQTT 3.1.1 has no way to say that it drops a message, and acknowledges it. So the gate reads
-//! what it writes, once, before it takes a message off a queue.
+//! An MQTT 3.1.1 broker cannot report that it drops a message, and acknowledges it. So the gate publishes a message and
+//! reads it back before it consumes any.
 
 use std::time::Duration;
 
@@ -18,12 +18,12 @@ pub(crate) async fn probe(broker: &Broker, client_id: &str, topic: &str) -> Resu
     let (client, mut events) = broker.connection(&format!("{client_id}-probe"), false)?;
     let mark = format!("{{\"probe\":\"{:016x}\"}}", rand::random::<u64>());
     client.subscribe(topic, QoS::AtLeastOnce).await?;
-    // Until it is connected and subscribed, silence is the broker's; after that it is the drop that is looked for.
+    // A timeout before the subscription is a broker that does not respond; after it, a message that was dropped.
     let subscribed = timeout(WITHIN, subscribed(&mut events, topic));
     subscribed.await.map_err(|_| BrokerError::Silent(WITHIN))??;
     client.publish(topic, mark.clone(), PublishOptions::new(QoS::AtLeastOnce)).await?;
-    // Some brokers end the connection of a client that publishes what it may not.
-    match timeout(WITHIN, came(&mut events, mark.as_bytes())).await {
+    // Some brokers close the connection of a client that publishes without permission.
+    match timeout(WITHIN, echoed(&mut events, mark.as_bytes())).await {
         Ok(Ok(())) => {}
         Ok(Err(_)) | Err(_) => return Err(BrokerError::MayNotWrite(topic.to_owned())),
     }
@@ -31,7 +31,7 @@ pub(crate) async fn probe(broker: &Broker, client_id: &str, topic: &str) -> Resu
     Ok(())
 }
 
-/// Waits until the subscription is there.
+/// Waits until the broker has accepted the subscription.
 pub(crate) async fn subscribed(events: &mut EventLoop, topic: &str) -> Result<(), BrokerError> {
     loop {
         if let Event::Incoming(Incoming::SubAck(answer)) = events.poll().await? {
@@ -41,7 +41,7 @@ pub(crate) async fn subscribed(events: &mut EventLoop, topic: &str) -> Result<()
     }
 }
 
-async fn came(events: &mut EventLoop, mark: &[u8]) -> Result<(), BrokerError> {
+async fn echoed(events: &mut EventLoop, mark: &[u8]) -> Result<(), BrokerError> {
     loop {
         if let Event::Incoming(Incoming::Publish(publish)) = events.poll().await?
             && publish.payload == mark
@@ -51,12 +51,12 @@ async fn came(events: &mut EventLoop, mark: &[u8]) -> Result<(), BrokerError> {
     }
 }
 
-/// Says goodbye, so that the broker does not log a lost client.
+/// Disconnects cleanly, so that the broker does not log a lost client.
 pub(crate) async fn leave(client: AsyncClient, mut events: EventLoop) {
-    let goodbye = async {
+    let disconnect = async {
         client.disconnect_now().await.ok()?;
         while events.poll().await.is_ok() {}
         Some(())
     };
-    let _ = timeout(Duration::from_secs(1), goodbye).await;
+    let _ = timeout(Duration::from_secs(1), disconnect).await;
 }

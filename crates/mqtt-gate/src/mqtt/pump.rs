@@ -1,9 +1,9 @@
-//! Moves messages over a pair of connections: drives the window by what the broker says, and the broker by what the
-//! window says.
+//! Forwards messages over a pair of connections: feeds packets of the broker to the window, and publications and
+//! acknowledgements of the window to the broker.
 //!
-//! It reads over one connection and publishes over the other. A broker that sends a whole backlog at once hears nothing
-//! on that connection until it is done. So what was read is published and confirmed meanwhile, and while too much is
-//! not confirmed, nothing more is read.
+//! It reads from one connection and publishes on the other. A broker that sends a whole backlog at once reads nothing
+//! from that connection until it is done. So messages are published and confirmed on the other one meanwhile, and while
+//! too many are not confirmed, no more are read.
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},
@@ -28,48 +28,49 @@ use tokio::{
 
 use super::{
     broker::{BrokerError, REQUESTS_MAX},
-    figures::Figures,
+    metrics::GateMetrics,
 };
 use crate::{
     intake::{Intake, Message},
     window::Window,
 };
 
-/// How long the broker may say nothing before it has answered the subscription.
+/// How long the broker may be silent before it has accepted the subscription.
 const CONNECT_WITHIN: Duration = Duration::from_secs(10);
-/// How long what is published gets to be confirmed when the gate ends.
+/// How long to wait for confirmations when the gate ends.
 const SETTLE_WITHIN: Duration = Duration::from_secs(2);
-/// Questions about different resources that are on their way at once.
-const QUESTIONS_MAX: usize = 32;
-/// Between two questions about one resource.
-const ASK_AGAIN: Backoff = Backoff { first: Duration::from_millis(50), cap: Duration::from_secs(2) };
+/// Concurrent requests to the server, about different resources.
+const REQUESTS_TO_SERVER_MAX: usize = 32;
+/// Between two requests about one resource.
+const RETRY: Backoff = Backoff { first: Duration::from_millis(50), cap: Duration::from_secs(2) };
 
-/// What is moved how.
+/// A pair of connections and its window.
 pub(crate) struct Pump {
     pub intake: Intake,
     pub window: Window<ManualAck>,
     pub gate: Arc<Gate>,
-    pub figures: Arc<Figures>,
+    pub metrics: Arc<GateMetrics>,
     reader: AsyncClient,
     writer: AsyncClient,
-    /// What was given to the writer and has no packet number yet.
+    /// Publications that the writer has and that have no packet number yet.
     unnumbered: VecDeque<u64>,
-    /// What was sent, by packet number.
+    /// Publications that were sent, by packet number.
     sent: HashMap<u16, u64>,
     acks: VecDeque<ManualAck>,
-    questions: JoinSet<(ResourceKey, Token, Verdict)>,
-    /// What is being asked about.
-    asked: HashSet<ResourceKey>,
-    may_ask: Arc<Semaphore>,
-    /// How many messages the figures have as held back, and as unacknowledged.
-    told: (usize, usize),
+    requests: JoinSet<(ResourceKey, Token, Verdict)>,
+    /// Resources with a request in progress.
+    requested: HashSet<ResourceKey>,
+    permits: Arc<Semaphore>,
+    /// The numbers of messages that the metrics count as held back and as unacknowledged.
+    reported_held: usize,
+    reported_unacknowledged: usize,
     is_ending: bool,
 }
 
 impl Drop for Pump {
     fn drop(&mut self) {
-        // What is left comes again.
-        self.tell((0, 0));
+        // The broker redelivers the rest.
+        self.report(0, 0);
     }
 }
 
@@ -78,38 +79,42 @@ impl Pump {
         intake: Intake,
         window: Window<ManualAck>,
         gate: Arc<Gate>,
-        figures: Arc<Figures>,
-        (reader, writer): (AsyncClient, AsyncClient),
+        metrics: Arc<GateMetrics>,
+        reader: AsyncClient,
+        writer: AsyncClient,
     ) -> Self {
         Self {
             intake,
             window,
             gate,
-            figures,
+            metrics,
             reader,
             writer,
             unnumbered: VecDeque::new(),
             sent: HashMap::new(),
             acks: VecDeque::new(),
-            questions: JoinSet::new(),
-            asked: HashSet::new(),
-            may_ask: Arc::new(Semaphore::new(QUESTIONS_MAX)),
-            told: (0, 0),
+            requests: JoinSet::new(),
+            requested: HashSet::new(),
+            permits: Arc::new(Semaphore::new(REQUESTS_TO_SERVER_MAX)),
+            reported_held: 0,
+            reported_unacknowledged: 0,
             is_ending: false,
         }
     }
 
-    /// Moves messages until a connection is lost, or the gate is to end. `connected` is called when messages flow.
+    /// Forwards messages until a connection is lost or the gate ends. Calls `connected` once it is subscribed.
     pub async fn run(
         &mut self,
-        (reading, writing): (&mut EventLoop, &mut EventLoop),
+        reading: &mut EventLoop,
+        writing: &mut EventLoop,
         mut ending: watch::Receiver<bool>,
         connected: impl FnOnce(),
     ) -> Result<(), BrokerError> {
         let filters: Vec<String> = self.intake.patterns.iter().map(|pattern| pattern.filter()).collect();
         let wanted = filters.iter().map(|filter| SubscribeFilterInput::new(filter, QoS::AtLeastOnce));
         self.reader.subscribe_many(wanted.collect::<Vec<_>>()).await?;
-        let (mut read, mut written) = (pin!(events(reading)), pin!(events(writing)));
+        let mut read = pin!(events(reading));
+        let mut written = pin!(events(writing));
         let mut connected = Some(connected);
         let mut too_late = pin!(sleep(CONNECT_WITHIN));
         let mut news = Box::pin(self.gate.changed());
@@ -127,29 +132,28 @@ impl Pump {
                         _ => {}
                     }
                     if connected.is_some() {
-                        // A broker may send a whole backlog before it answers: only silence is too late.
+                        // A broker may send a whole backlog before its answer: only silence is too late.
                         too_late.set(sleep(CONNECT_WITHIN));
                     }
                 }
-                Some(event) = written.next() => self.has_written(event?),
+                Some(event) = written.next() => self.written(event?),
                 () = &mut news => {
                     news = Box::pin(self.gate.changed());
                     self.reconsider();
                 }
-                Some(Ok(answer)) = self.questions.join_next() => self.answered(answer),
+                Some(Ok(answer)) = self.requests.join_next() => self.answered(answer),
                 _ = ending.wait_for(|ending| *ending), if !self.is_ending => self.is_ending = true,
                 () = &mut too_late, if connected.is_some() && has_room => {
                     return Err(BrokerError::Silent(CONNECT_WITHIN));
                 }
                 () = over(&mut settled), if self.is_ending => return Ok(()),
             }
-            self.give();
+            self.flush();
         }
         Ok(())
     }
 
-    /// What became of what was published.
-    fn has_written(&mut self, event: Event) {
+    fn written(&mut self, event: Event) {
         match event {
             Event::Incoming(Incoming::PubAck(ack)) => {
                 if let Some(number) = self.sent.remove(&ack.pkid) {
@@ -165,28 +169,28 @@ impl Pump {
         }
     }
 
-    /// Whether the gate is to end, and nothing is on its way.
+    /// Whether the gate is ending, and every publication is confirmed.
     fn has_ended(&self) -> bool {
         self.is_ending && self.window.is_settled() && self.acks.is_empty()
     }
 
     fn arrived(&mut self, publish: Publish) -> Result<(), BrokerError> {
         if self.is_ending {
-            // The next gate gets it.
+            // It is not acknowledged, so the next gate gets it.
             return Ok(());
         }
         let ack = self.reader.prepare_ack(&publish);
-        // A topic that is not UTF-8 cannot name a resource; a broker does not let one pass.
+        // A topic that is not UTF-8 cannot name a resource; brokers reject it.
         let topic = String::from_utf8_lossy(&publish.topic).into_owned();
         let message = Message { topic, payload: publish.payload, is_retained: publish.retain };
         let fate = self.intake.fate(&message);
         let gate = &self.gate;
         self.window.arrive(ack, message, fate, &mut |resource, token| gate.judge(resource, token, None));
-        self.ask();
-        match self.window.is_overfull() {
-            true => Err(BrokerError::Overfull { messages: self.window.unacknowledged() }),
-            false => Ok(()),
+        self.request_verdicts();
+        if self.window.is_overfull() {
+            return Err(BrokerError::Overfull { messages: self.window.unacknowledged() });
         }
+        Ok(())
     }
 
     fn reconsider(&mut self) {
@@ -198,40 +202,41 @@ impl Pump {
     }
 
     fn answered(&mut self, (resource, token, verdict): (ResourceKey, Token, Verdict)) {
-        self.asked.remove(&resource);
+        self.requested.remove(&resource);
         let gate = &self.gate;
         self.window
             .answered(&resource, token, verdict, &mut |resource, token| gate.judge(resource, token, None));
-        self.ask();
+        self.request_verdicts();
     }
 
-    /// Asks about what is held back and is not asked about yet.
-    fn ask(&mut self) {
+    /// Requests verdicts on messages that are held back, one per resource.
+    fn request_verdicts(&mut self) {
         if self.window.held() == 0 {
             return;
         }
-        let new = self.window.waiting().filter(|(resource, _)| !self.asked.contains(*resource));
+        let new = self.window.waiting().filter(|(resource, _)| !self.requested.contains(*resource));
         let new: Vec<_> = new.map(|(resource, token)| (resource.clone(), token)).collect();
         for (resource, token) in new {
-            self.asked.insert(resource.clone());
-            let (gate, may_ask) = (self.gate.clone(), self.may_ask.clone());
-            self.questions.spawn(async move {
-                let verdict = decide(&gate, &may_ask, &resource, token).await;
+            self.requested.insert(resource.clone());
+            let gate = self.gate.clone();
+            let permits = self.permits.clone();
+            self.requests.spawn(async move {
+                let verdict = decide(&gate, &permits, &resource, token).await;
                 (resource, token, verdict)
             });
         }
     }
 
-    /// Gives the connection what it has room for, and the figures what has become of messages.
-    fn give(&mut self) {
+    /// Publishes and acknowledges as much as the connections accept, and updates the metrics.
+    fn flush(&mut self) {
         while self.unnumbered.len() < REQUESTS_MAX
             && let Some((number, publication)) = self.window.next_publication()
         {
             let options = PublishOptions::new(QoS::AtLeastOnce).retain(publication.is_retained);
             match self.writer.try_publish(publication.topic, publication.payload, options) {
                 Ok(()) => self.unnumbered.push_back(number),
-                // There is room, so the connection is about to be lost, and everything comes again.
-                Err(error) => tracing::debug!(%error, "a message was not published"),
+                // There is room, so the connection is about to be lost, and the broker will redeliver everything.
+                Err(error) => tracing::debug!(%error, "cannot publish a message; it will be redelivered"),
             }
         }
         while let Some(ack) = self.acks.pop_front().or_else(|| self.window.next_ack()) {
@@ -240,18 +245,21 @@ impl Pump {
                 break;
             }
         }
-        self.tell((self.window.held(), self.window.unacknowledged()));
+        self.report(self.window.held(), self.window.unacknowledged());
     }
 
-    fn tell(&mut self, (held, unacknowledged): (usize, usize)) {
-        self.figures.add(&self.window.take_counts());
-        let moved = (held as i64 - self.told.0 as i64, unacknowledged as i64 - self.told.1 as i64);
-        self.figures.moved(moved);
-        self.told = (held, unacknowledged);
+    fn report(&mut self, held: usize, unacknowledged: usize) {
+        self.metrics.add(&self.window.take_counts());
+        self.metrics.adjust(
+            held as i64 - self.reported_held as i64,
+            unacknowledged as i64 - self.reported_unacknowledged as i64,
+        );
+        self.reported_held = held;
+        self.reported_unacknowledged = unacknowledged;
     }
 }
 
-/// What happens on a connection. A step that has begun is not dropped: a packet that is half written would be lost.
+/// The events of a connection. A poll is never cancelled: a packet that is half written would be lost.
 fn events(events: &mut EventLoop) -> impl Stream<Item = Result<Event, ConnectionError>> {
     stream::unfold(events, async |events: &mut EventLoop| Some((events.poll().await, events)))
 }
@@ -262,23 +270,23 @@ fn may_read(answers: &[SubscribeReasonCode], filters: &[String]) -> Result<(), B
     refused.map_or(Ok(()), |at| Err(BrokerError::MayNotRead(filters[at].clone())))
 }
 
-/// Asks until there is an answer.
-async fn decide(gate: &Gate, may_ask: &Semaphore, resource: &ResourceKey, token: Token) -> Verdict {
+/// Requests a verdict until there is one.
+async fn decide(gate: &Gate, permits: &Semaphore, resource: &ResourceKey, token: Token) -> Verdict {
     let mut failures = 0;
     loop {
         // The semaphore is never closed.
-        let permit = may_ask.acquire().await;
+        let permit = permits.acquire().await;
         let verdict = gate.decide(resource, token, None).await;
         drop(permit);
         if !matches!(verdict, Verdict::Undecidable(doubt) if doubt.may_pass()) {
             return verdict;
         }
         failures += 1;
-        sleep(ASK_AGAIN.wait(failures, rand::random())).await;
+        sleep(RETRY.wait(failures, rand::random())).await;
     }
 }
 
-/// The time that is left to settle, from when this is first asked.
+/// Ends [`SETTLE_WITHIN`] after the first call.
 async fn over(settled: &mut Option<Pin<Box<Sleep>>>) {
     settled.get_or_insert_with(|| Box::pin(sleep(SETTLE_WITHIN))).await;
 }

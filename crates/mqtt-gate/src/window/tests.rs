@@ -16,7 +16,7 @@ fn resource(number: u8) -> ResourceKey {
 }
 
 fn claim(of: u8, token: u64) -> Fate {
-    Fate::Judge(Claim { resource: resource(of), token: Token(token) })
+    Fate::Judge(MessageClaim { resource: resource(of), token: Token(token) })
 }
 
 /// What happens to a gate.

@@ -10,10 +10,10 @@ use super::topic::{Style, Topic};
 /// The largest number of relays of one server.
 pub const RELAYS_MAX: usize = 16;
 
-/// One relay: where to, and of which events.
+/// One relay: its destination, and the events that it sends.
 #[derive(Debug, Clone)]
 pub struct RelayConfig {
-    /// Its name: replicas that share a store share a relay by it, and its cursor is kept under it.
+    /// Replicas that share a store share a relay by its name, and its cursor is stored under it.
     pub name: Name,
     /// Where it sends events to.
     pub to: DestinationConfig,
@@ -23,23 +23,23 @@ pub struct RelayConfig {
     pub tenant: Option<Name>,
     /// Of this kind only.
     pub kind: Option<Name>,
-    /// Renewals, too: live, and never again (rule 19).
+    /// Whether to send renewals, too: live, and without retries (rule 19).
     pub renewals: bool,
-    /// What becomes of an event that the destination refuses.
+    /// What to do with an event that the destination refuses.
     pub when_refused: WhenRefused,
 }
 
 /// Where a relay begins when it has never run before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum StartAt {
-    /// With what happens from now on.
+    /// With events that are committed from now on.
     #[default]
     Now,
     /// With the oldest event that the store has kept.
     Oldest,
 }
 
-/// What becomes of an event that the destination refuses.
+/// What to do with an event that the destination refuses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WhenRefused {
     /// After this many attempts it goes to the dead letters, and the next event of its resource is sent.
@@ -47,7 +47,7 @@ pub enum WhenRefused {
         /// How often it is sent before.
         attempts: u32,
     },
-    /// It is sent again for ever, and its resource waits; when the relay's window is full, all wait.
+    /// It is retried without a limit, and its resource waits; when the window of the relay is full, all wait.
     Block,
 }
 
@@ -85,7 +85,7 @@ impl RabbitMqConfig {
     /// The routing key, if none is given.
     pub const ROUTING_KEY: &'static str = "leases.{tenant}.{site}.{kind}.{key}.{event}";
 
-    /// The exchange and the routing key that there are if none are given.
+    /// With the default exchange and routing key.
     pub fn new(url: DestinationUrl) -> Self {
         let routing_key = Topic::new(Self::ROUTING_KEY, Style::Words).expect("a good template");
         Self { url, exchange: Self::EXCHANGE.to_owned(), routing_key }
@@ -110,7 +110,7 @@ impl MqttConfig {
     /// The topic, if none is given.
     pub const TOPIC: &'static str = "leases/{tenant}/{site}/{kind}/{key}/{event}";
 
-    /// The topic that there is if none is given.
+    /// With the default topic.
     pub fn new(url: DestinationUrl) -> Self {
         Self { url, topic: Topic::new(Self::TOPIC, Style::Levels).expect("a good template") }
     }
@@ -121,17 +121,30 @@ impl MqttConfig {
 pub struct WebhookConfig {
     /// Where to post.
     pub url: DestinationUrl,
-    /// Signs what is posted.
+    /// Signs the requests.
     pub secret: SecretString,
-    /// How long an answer may take.
+    /// How long a response may take.
     pub timeout: Duration,
 }
 
 impl WebhookConfig {
-    /// How long an answer may take, if nothing is said.
+    /// The default timeout.
     pub const TIMEOUT: Duration = Duration::from_secs(10);
     /// The least length of a secret: one that can be guessed signs nothing.
     pub const SECRET_BYTES_MIN: usize = 32;
+}
+
+/// Why a URL is invalid. Each message continues a sentence about the URL, and does not repeat it: it may have a
+/// password in it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
+pub enum DestinationUrlError {
+    #[error("is not a URL ({error}); {example}")]
+    NotUrl { error: String, example: String },
+    #[error("is a URL of the scheme {scheme:?}; {example}")]
+    Scheme { scheme: String, example: String },
+    #[error("names no host; {example}")]
+    NoHost { example: String },
 }
 
 /// A URL that may have a password in it, and is shown without.
@@ -143,15 +156,16 @@ pub struct DestinationUrl {
 
 impl DestinationUrl {
     /// Checks that it is a URL of one of these schemes, with a host.
-    pub fn new(text: &str, schemes: &[&str]) -> Result<Self, String> {
-        let example = format!("write {}://HOST", schemes.join("://HOST or "));
-        // The text is not repeated: it may have a password in it.
-        let url = reqwest::Url::parse(text).map_err(|error| format!("is not a URL ({error}); {example}"))?;
+    pub fn new(text: &str, schemes: &[&str]) -> Result<Self, DestinationUrlError> {
+        let example = || format!("write {}://HOST", schemes.join("://HOST or "));
+        let url = reqwest::Url::parse(text)
+            .map_err(|error| DestinationUrlError::NotUrl { error: error.to_string(), example: example() })?;
         if !schemes.contains(&url.scheme()) {
-            return Err(format!("is a URL of the scheme {:?}; {example}", url.scheme()));
+            let scheme = url.scheme().to_owned();
+            return Err(DestinationUrlError::Scheme { scheme, example: example() });
         }
         let host = url.host_str().filter(|host| !host.is_empty());
-        let host = host.ok_or_else(|| format!("names no host; {example}"))?;
+        let host = host.ok_or_else(|| DestinationUrlError::NoHost { example: example() })?;
         let port = url.port().map_or_else(String::new, |port| format!(":{port}"));
         let shown = format!("{}://{host}{port}", url.scheme());
         Ok(Self { whole: SecretString::from(text.to_owned()), shown })
@@ -207,13 +221,13 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_url_is_told_without_repeating_it() {
+    fn an_error_does_not_repeat_the_url() {
         for (text, words) in [
             ("hunter2", "is not a URL"),
             ("http://u:hunter2@mq", "scheme \"http\"; write amqp://HOST or amqps://HOST"),
             ("amqp:///hunter2", "names no host"),
         ] {
-            let error = DestinationUrl::new(text, &["amqp", "amqps"]).expect_err(text);
+            let error = DestinationUrl::new(text, &["amqp", "amqps"]).expect_err(text).to_string();
             assert!(error.contains(words) && !error.contains("hunter2"), "{error}");
         }
     }

@@ -1,8 +1,8 @@
-//! How far a relay has come, kept in the store: a record that only the present relay can move.
+//! The cursor of a relay: a record in the store that only the active relay can move.
 //!
-//! The record has the token of the lease under which it was written. A relay that takes over writes its own token over
-//! what it read, and from then on a write by the former one finds another document than it expects and is refused. It
-//! is a record rather than the state document of the lease because writing state is an event: a relay would make an
+//! The record has the token of the lease under which it was written. A relay that takes over replaces the record with
+//! one that has its own token, and from then on a write by the former relay finds another document than it expects and
+//! is refused. It is not the state document of the lease, because writing that is an event: a relay would create an
 //! event for every few that it sends.
 
 use serde::{Deserialize, Serialize};
@@ -17,7 +17,7 @@ use solehold_core::{
 use solehold_engine::{Engine, EngineError, store::LoadedRows};
 
 use super::StartAt;
-use crate::keys::collection;
+use crate::state::records::collection;
 
 /// The collection of the cursors.
 pub const CURSORS: &str = "relay_cursor";
@@ -28,32 +28,32 @@ pub enum CursorError {
     /// Another relay has taken over.
     #[error("another replica has taken over")]
     Fenced,
-    /// The store did not answer, or will not.
-    #[error("the cursor cannot be kept: {0}")]
+    /// The store failed.
+    #[error("cannot access the cursor of the relay: {0}")]
     Engine(#[from] EngineError),
-    /// The store refused.
-    #[error("the cursor cannot be kept: {0}")]
+    /// The store refused the write.
+    #[error("cannot write the cursor of the relay: {0}")]
     Refused(#[from] Refusal),
     /// There is no cursor, or it is not one of ours.
-    #[error("the cursor in the store is missing or cannot be read")]
+    #[error("the cursor of the relay is missing or cannot be read")]
     Missing,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-struct Kept {
-    /// Everything up to here was sent.
+struct CursorRecord {
+    /// Every event up to this revision was sent.
     revision: Revision,
     /// The token of the lease under which it was written; 0 before the first.
     token: Token,
 }
 
-/// The cursor of the relay that is sending now.
+/// The cursor of the active relay.
 #[derive(Debug)]
 pub struct FencedCursor {
     engine: Engine,
     name: Name,
-    kept: Kept,
-    /// As it stands in the store.
+    kept: CursorRecord,
+    /// The record in the store.
     document: Document,
 }
 
@@ -61,7 +61,7 @@ impl FencedCursor {
     /// Takes the cursor over, under the token of a lease.
     pub async fn take_over(engine: &Engine, name: &Name, token: Token) -> Result<Self, CursorError> {
         let (found, document) = load(engine, name).await?.ok_or(CursorError::Missing)?;
-        let kept = Kept { token, ..found };
+        let kept = CursorRecord { token, ..found };
         let mut cursor = Self { engine: engine.clone(), name: name.clone(), kept: found, document };
         if found.token > token {
             return Err(CursorError::Fenced);
@@ -70,27 +70,31 @@ impl FencedCursor {
         Ok(cursor)
     }
 
-    /// Everything up to here was sent.
+    /// Every event up to this revision was sent.
     pub fn revision(&self) -> Revision {
         self.kept.revision
     }
 
-    /// Moves it, unless another relay has taken over.
+    /// Moves the cursor, unless another relay has taken over.
     pub async fn write(&mut self, revision: Revision) -> Result<(), CursorError> {
-        self.put(Kept { revision, ..self.kept }).await
+        self.put(CursorRecord { revision, ..self.kept }).await
     }
 
-    async fn put(&mut self, kept: Kept) -> Result<(), CursorError> {
+    async fn put(&mut self, kept: CursorRecord) -> Result<(), CursorError> {
         let over = Over::Document(self.document.clone());
         match put(&self.engine, &self.name, kept, over).await {
-            Ok(document) => (self.kept, self.document) = (kept, document),
+            Ok(document) => {
+                self.kept = kept;
+                self.document = document;
+            }
             Err(CursorError::Refused(Refusal::RecordChanged { .. } | Refusal::NoRecord { .. })) => {
-                // By another relay, or by a write of ours whose answer was lost.
+                // By another relay, or by our own write whose response was lost.
                 let (found, document) = load(&self.engine, &self.name).await?.ok_or(CursorError::Missing)?;
                 if found.token != kept.token {
                     return Err(CursorError::Fenced);
                 }
-                (self.kept, self.document) = (found, document);
+                self.kept = found;
+                self.document = document;
             }
             Err(error) => return Err(error),
         }
@@ -98,7 +102,7 @@ impl FencedCursor {
     }
 }
 
-/// Makes the cursor of a relay that has none: whatever is committed from now on will be sent.
+/// Creates the cursor of a relay that has none: events that are committed from now on will be sent.
 pub async fn begin(engine: &Engine, name: &Name, from: StartAt) -> Result<(), CursorError> {
     let loaded = rows(engine, name).await?;
     if loaded.state.record(&collection(CURSORS), name).is_some() {
@@ -108,17 +112,17 @@ pub async fn begin(engine: &Engine, name: &Name, from: StartAt) -> Result<(), Cu
         StartAt::Now => loaded.cursor.revision,
         StartAt::Oldest => Revision(0),
     };
-    match put(engine, name, Kept { revision, token: Token(0) }, Over::Nothing).await {
+    match put(engine, name, CursorRecord { revision, token: Token(0) }, Over::Nothing).await {
         // Another replica was first.
         Ok(_) | Err(CursorError::Refused(Refusal::Exists | Refusal::RecordChanged { .. })) => Ok(()),
         Err(error) => Err(error),
     }
 }
 
-/// How far each relay has come that ever was.
+/// The cursors of all relays, of former ones too.
 pub async fn all(engine: &Engine) -> Result<Vec<(Name, Revision)>, EngineError> {
     let records = engine.records(&collection(CURSORS)).await?;
-    let kept = |record: Record| Some((record.id, read::<Kept>(&record.document)?.revision));
+    let kept = |record: Record| Some((record.id, read::<CursorRecord>(&record.document)?.revision));
     Ok(records.into_iter().filter_map(kept).collect())
 }
 
@@ -127,13 +131,13 @@ async fn rows(engine: &Engine, name: &Name) -> Result<LoadedRows, EngineError> {
     engine.load(&Footprint { records, ..Default::default() }).await
 }
 
-async fn load(engine: &Engine, name: &Name) -> Result<Option<(Kept, Document)>, EngineError> {
+async fn load(engine: &Engine, name: &Name) -> Result<Option<(CursorRecord, Document)>, EngineError> {
     let loaded = rows(engine, name).await?;
     let document = loaded.state.record(&collection(CURSORS), name).map(|record| record.document.clone());
     Ok(document.and_then(|document| Some((read(&document)?, document))))
 }
 
-async fn put(engine: &Engine, name: &Name, kept: Kept, over: Over) -> Result<Document, CursorError> {
+async fn put(engine: &Engine, name: &Name, kept: CursorRecord, over: Over) -> Result<Document, CursorError> {
     let document = to_document("cursor", &kept).map_err(|_| CursorError::Missing)?;
     let record = Record { collection: collection(CURSORS), id: name.clone(), document: document.clone() };
     engine.submit(Command::PutRecord { record, over }).await??;
@@ -174,7 +178,7 @@ mod tests {
         let name = Name::new("pipeline").expect("a name");
         begin(&engine, &name, StartAt::Now).await.expect("begun");
         let mut cursor = FencedCursor::take_over(&engine, &name, Token(3)).await.expect("taken");
-        let kept = Kept { revision: Revision(4), token: Token(3) };
+        let kept = CursorRecord { revision: Revision(4), token: Token(3) };
         put(&engine, &name, kept, Over::Document(cursor.document.clone())).await.expect("written");
         cursor.write(Revision(6)).await.expect("not fenced");
         assert_eq!(cursor.revision(), Revision(4), "as the store has it");

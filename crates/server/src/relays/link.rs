@@ -1,4 +1,4 @@
-//! One connection that many senders share, made again when it broke.
+//! One connection that many senders share, and that is opened again after it broke.
 
 use std::sync::{
     Arc,
@@ -9,7 +9,7 @@ use tokio::sync::Mutex;
 
 use super::window::Failure;
 
-/// A connection that is made when it is needed.
+/// A connection that is opened when it is needed.
 #[derive(Debug)]
 pub struct SharedLink<L> {
     slot: Mutex<Slot<L>>,
@@ -32,8 +32,8 @@ impl<L> Default for SharedLink<L> {
 }
 
 impl<L> SharedLink<L> {
-    /// The connection; a new one if there is none, or if it is down. Those who wait while another sender tries get
-    /// what came of that attempt, so that many senders do not make many attempts.
+    /// The connection; a new one if there is none, or if it is down. Senders that wait while another one connects share
+    /// the result, so that many senders do not make many attempts.
     pub async fn get(
         &self,
         is_up: impl Fn(&L) -> bool,
@@ -59,7 +59,7 @@ impl<L> SharedLink<L> {
         }
     }
 
-    /// A connection turned out to be of no use: the next sender makes another one.
+    /// Drops a connection that failed: the next sender opens another one.
     pub async fn forget(&self, link: &Arc<L>) {
         let mut slot = self.slot.lock().await;
         if slot.link.as_ref().is_some_and(|present| Arc::ptr_eq(present, link)) {

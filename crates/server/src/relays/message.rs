@@ -1,4 +1,4 @@
-//! What is sent: the events of the store, each with an id that is the same on every attempt.
+//! Messages: the events of the store, each with an id that is the same on every attempt.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ use solehold_core::{
 };
 use uuid::Uuid;
 
-/// The name of the message that says that events are missing.
+/// The event type of the message that reports missing events.
 pub const GAP: &str = "relay_gap";
 
 /// One message, ready to send.
@@ -25,13 +25,13 @@ pub const GAP: &str = "relay_gap";
 pub struct Message {
     /// The same on every attempt, at every replica and for every relay: consumers drop duplicates by it.
     pub id: Uuid,
-    /// What happened.
+    /// The event type.
     pub event: &'static str,
-    /// To what.
+    /// The resource of the event.
     pub resource: ResourceKey,
-    /// Where that is, if it is known.
+    /// The site of the resource, if it is known.
     pub site: Option<Name>,
-    /// When it was decided.
+    /// The store time of the event.
     pub at: StoreTime,
     /// Its place in the order of all events.
     pub revision: Revision,
@@ -39,9 +39,9 @@ pub struct Message {
     pub body: Bytes,
 }
 
-/// The body. Consumers have one schema for all events: what there is nothing to say of is an empty text.
+/// The JSON body. All events have one schema: a text that does not apply is empty.
 #[derive(Debug, Serialize)]
-struct Body<'a> {
+struct MessageBody<'a> {
     event_id: Uuid,
     event_type: &'a str,
     tenant: &'a Name,
@@ -56,7 +56,7 @@ struct Body<'a> {
     details: BTreeMap<String, Value>,
 }
 
-/// What the consumers of a camera pipeline know an event by, if it is of a camera.
+/// The fields by which consumers of a camera pipeline identify an event, if it is of a camera.
 #[derive(Debug, Serialize)]
 struct CameraFields {
     camera_uuid: String,
@@ -67,15 +67,15 @@ struct CameraFields {
 impl Message {
     /// An event.
     pub fn of(event: &Event, epoch: u64, site: Option<Name>) -> Self {
-        let told = LeaseEvent::of(event, epoch);
-        Self::told(event_id(event), told, event.name().as_str(), &event.key, site)
+        let lease_event = LeaseEvent::of(event, epoch);
+        Self::from_lease_event(event_id(event), lease_event, event.name().as_str(), &event.key, site)
     }
 
     /// A renewal, which has no place of its own in the history and so a fresh id (rule 19).
     pub fn renewed(lease: &LeaseView, cursor: Cursor, site: Option<Name>) -> Self {
-        let told = LeaseEvent::renewed(lease, cursor.epoch, Revision(cursor.revision));
-        let name = told.event_type.as_str();
-        Self::told(Uuid::now_v7(), told, name, &lease.key, site)
+        let lease_event = LeaseEvent::renewed(lease, cursor.epoch, Revision(cursor.revision));
+        let name = lease_event.event_type.as_str();
+        Self::from_lease_event(Uuid::now_v7(), lease_event, name, &lease.key, site)
     }
 
     /// Events after `after` up to `to` were dropped before they were sent.
@@ -91,7 +91,7 @@ impl Message {
             ("after", json!(after)),
             ("reason", json!(reason)),
         ]);
-        let body = Body {
+        let body = MessageBody {
             event_id: id,
             event_type: GAP,
             tenant: &relay.tenant,
@@ -107,38 +107,45 @@ impl Message {
         Self { id, event: GAP, resource: relay.clone(), site: None, at, revision: to, body: encode(&body) }
     }
 
-    fn told(id: Uuid, told: LeaseEvent, event: &'static str, key: &ResourceKey, site: Option<Name>) -> Self {
-        let mut details = told.details;
+    fn from_lease_event(
+        id: Uuid,
+        lease_event: LeaseEvent,
+        event: &'static str,
+        key: &ResourceKey,
+        site: Option<Name>,
+    ) -> Self {
+        let mut details = lease_event.details;
         details.extend(fields([
-            ("tenant", json!(told.tenant)),
+            ("tenant", json!(lease_event.tenant)),
             ("site", json!(site)),
-            ("kind", json!(told.kind)),
-            ("key", json!(told.key)),
-            ("epoch", json!(told.cursor.epoch)),
-            ("revision", json!(told.revision)),
-            ("token", json!(told.token)),
-            ("session_id", json!(told.session_id)),
-            ("by", json!(told.by)),
+            ("kind", json!(lease_event.kind)),
+            ("key", json!(lease_event.key)),
+            ("epoch", json!(lease_event.cursor.epoch)),
+            ("revision", json!(lease_event.revision)),
+            ("token", json!(lease_event.token)),
+            ("session_id", json!(lease_event.session_id)),
+            ("by", json!(lease_event.by)),
         ]));
-        let camera = told.camera_uuid.map(|camera_uuid| CameraFields {
+        let camera = lease_event.camera_uuid.map(|camera_uuid| CameraFields {
             camera_uuid,
-            runner_id: told.runner_id.unwrap_or_default(),
-            shard_id: told.shard_id.unwrap_or_default(),
+            runner_id: lease_event.runner_id.unwrap_or_default(),
+            shard_id: lease_event.shard_id.unwrap_or_default(),
         });
-        let body = Body {
+        let body = MessageBody {
             event_id: id,
             event_type: event,
             tenant: &key.tenant,
             kind: &key.kind,
             key: &key.key,
-            holder: told.holder.unwrap_or_default(),
-            token: told.token,
-            lease_id: told.lease_id.map(|id| id.to_string()).unwrap_or_default(),
+            holder: lease_event.holder.unwrap_or_default(),
+            token: lease_event.token,
+            lease_id: lease_event.lease_id.map(|id| id.to_string()).unwrap_or_default(),
             camera,
-            timestamp: told.timestamp,
+            timestamp: lease_event.timestamp,
             details,
         };
-        let (at, revision) = (told.timestamp.into(), Revision(told.revision));
+        let at = lease_event.timestamp.into();
+        let revision = Revision(lease_event.revision);
         Self { id, event, resource: key.clone(), site, at, revision, body: encode(&body) }
     }
 }
@@ -147,7 +154,7 @@ fn fields<const N: usize>(fields: [(&str, Value); N]) -> BTreeMap<String, Value>
     fields.into_iter().map(|(field, value)| (field.to_owned(), value)).collect()
 }
 
-fn encode(body: &Body<'_>) -> Bytes {
+fn encode(body: &MessageBody<'_>) -> Bytes {
     serde_json::to_vec(body).expect("keys are strings and numbers finite, so it is JSON").into()
 }
 
@@ -171,7 +178,8 @@ fn id_of(at: StoreTime, revision: Revision, name: &str, key: &ResourceKey) -> Uu
     let ms = u128::from(at.0 & ((1 << 48) - 1));
     // 53 bits of revision and 21 of hash fill the 74 that a UUIDv7 leaves free, so ids sort as revisions do.
     let free = (u128::from(revision.0) << HASH_BITS) | hash;
-    let (high, low) = ((free >> 62) & 0xfff, free & ((1 << 62) - 1));
+    let high = (free >> 62) & 0xfff;
+    let low = free & ((1 << 62) - 1);
     Uuid::from_u128((ms << 80) | (0x7 << 76) | (high << 64) | (0b10 << 62) | low)
 }
 

@@ -1,15 +1,15 @@
-//! Relays: events go on to RabbitMQ, MQTT or a webhook, at least once and in order per resource (rules 18, 19 and 20).
+//! Relays: send events to RabbitMQ, MQTT or a webhook, at least once and in order per resource (rules 18, 19 and 20).
 //!
 //! ```text
 //!   store: events commit with the state, in revision order -- this is the outbox
-//!     |  watch                                                            ^ cursor: a record, fenced by the lease's token
-//!   Term (one replica at a time, under a lease `relay/NAME`)              |
-//!     Window: what may be sent next, what is confirmed -------------------+
+//!     |  watch                                                            ^ cursor: a record, fenced by the token
+//!   Tenure (one replica at a time, under a lease `relay/NAME`)            |
+//!     Window: which event to send next, which are confirmed --------------+
 //!     |  Message: the event in JSON, with an id that is the same on every attempt
 //!   Destination: RabbitMQ | MQTT | webhook
 //! ```
-//! Every replica also publishes the renewals that it served (`renewals`), and looks how far all relays have come
-//! (`progress`): for the metrics, and so that the store keeps what is not sent yet.
+//! Every replica also publishes the renewals that it served (`renewals`), and reads the cursors of all relays
+//! (`progress`): for the metrics, and so that the store keeps events that are not sent yet.
 
 mod config;
 mod cursor;
@@ -23,7 +23,7 @@ mod progress;
 mod rabbitmq;
 mod renewals;
 mod sites;
-mod term;
+mod tenure;
 mod topic;
 mod webhook;
 mod window;
@@ -39,11 +39,11 @@ use solehold_engine::Engine;
 use tokio::task::JoinSet;
 
 pub use config::{
-    DestinationConfig, DestinationUrl, MqttConfig, RELAYS_MAX, RabbitMqConfig, RelayConfig, StartAt,
-    WebhookConfig, WhenRefused,
+    DestinationConfig, DestinationUrl, DestinationUrlError, MqttConfig, RELAYS_MAX, RabbitMqConfig,
+    RelayConfig, StartAt, WebhookConfig, WhenRefused,
 };
 use message::Message;
-pub use topic::{Style, Topic};
+pub use topic::{Style, Topic, TopicError};
 use window::Failure;
 
 use crate::{Context, metrics::Metrics};
@@ -51,23 +51,42 @@ use crate::{Context, metrics::Metrics};
 /// The tenant of the relays' own leases, and their kind.
 const TENANT: &str = "solehold";
 const KIND: &str = "relay";
-/// What was found of a destination that takes connections.
+/// The finding of a check on a destination that accepts connections.
 const IS_THERE: &str = "which can be reached";
-/// How long relays get to settle what is in flight when the server stops.
+/// How long relays may wait for confirmations when the server stops.
 const STOP_GRACE: Duration = Duration::from_secs(5);
 
-/// Where messages are sent to. It connects by itself when it must.
+/// Why a relay cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum RelayError {
+    /// A feature is missing.
+    #[error("this program was built without {what}: build it with the feature {feature}")]
+    NotBuilt {
+        /// The protocol.
+        what: &'static str,
+        /// Of this crate.
+        feature: &'static str,
+    },
+    /// The HTTP client of a webhook cannot be made.
+    #[error(transparent)]
+    Http(reqwest::Error),
+    /// The destination did not respond as expected.
+    #[error("{0}")]
+    Destination(String),
+}
+
+/// Where messages are sent to. It connects when it needs to.
 #[async_trait]
 pub(crate) trait Destination: Send + Sync {
     /// Sends a message, and returns when it is confirmed.
     async fn publish(&self, message: &Message) -> Result<(), Failure>;
 
-    /// Keeps a message that was refused where people can find it. Unless it has a better place, that is the log.
+    /// Keeps a refused message for operators, beside the log.
     async fn dead_letter(&self, _message: &Message, _why: &str) -> Result<(), Failure> {
         Ok(())
     }
 
-    /// Connects, and changes nothing. Returns what was found there, as the end of a sentence about the destination.
+    /// Connects, and changes nothing. Returns the finding, as the end of a sentence about the destination.
     async fn check(&self) -> Result<String, Failure>;
 }
 
@@ -81,7 +100,7 @@ pub(crate) struct Relay {
 }
 
 impl Relay {
-    fn new(config: &RelayConfig, context: &Context) -> Result<Self, String> {
+    fn new(config: &RelayConfig, context: &Context) -> Result<Self, RelayError> {
         let name = |text| Name::new(text).expect("a short name");
         let key = ResourceKey { tenant: name(TENANT), kind: name(KIND), key: config.name.clone() };
         Ok(Self {
@@ -97,7 +116,7 @@ impl Relay {
         self.config.name.as_str()
     }
 
-    /// Whether it sends events of a resource. The relays' own leases are nobody else's business.
+    /// Whether it sends events of a resource. Events of the relays' own leases are not sent.
     fn wants(&self, key: &ResourceKey) -> bool {
         let is_ours = key.tenant == self.key.tenant && key.kind == self.key.kind;
         !is_ours
@@ -106,58 +125,59 @@ impl Relay {
     }
 }
 
-fn destination(relay: &Name, config: &DestinationConfig) -> Result<Box<dyn Destination>, String> {
+fn destination(relay: &Name, config: &DestinationConfig) -> Result<Box<dyn Destination>, RelayError> {
     let _ = relay;
     Ok(match config {
-        DestinationConfig::Webhook(config) => Box::new(webhook::Webhook::new(config)?),
+        DestinationConfig::Webhook(config) => {
+            Box::new(webhook::Webhook::new(config).map_err(RelayError::Http)?)
+        }
         #[cfg(feature = "relay-amqp")]
         DestinationConfig::RabbitMq(config) => Box::new(rabbitmq::RabbitMq::new(relay, config)),
         #[cfg(not(feature = "relay-amqp"))]
-        DestinationConfig::RabbitMq(_) => return Err(lacks("RabbitMQ", "relay-amqp")),
+        DestinationConfig::RabbitMq(_) => {
+            return Err(RelayError::NotBuilt { what: "RabbitMQ", feature: "relay-amqp" });
+        }
         #[cfg(feature = "relay-mqtt")]
         DestinationConfig::Mqtt(config) => Box::new(mqtt::Mqtt::new(config)),
         #[cfg(not(feature = "relay-mqtt"))]
-        DestinationConfig::Mqtt(_) => return Err(lacks("MQTT", "relay-mqtt")),
+        DestinationConfig::Mqtt(_) => {
+            return Err(RelayError::NotBuilt { what: "MQTT", feature: "relay-mqtt" });
+        }
     })
 }
 
-#[cfg(not(all(feature = "relay-amqp", feature = "relay-mqtt")))]
-fn lacks(what: &str, feature: &str) -> String {
-    format!("this program was built without {what}: build it with the feature {feature}")
-}
-
-/// Connects to the destination of a relay, and changes nothing there. Returns what was found, as the end of a sentence
+/// Connects to the destination of a relay, and changes nothing there. Returns the finding, as the end of a sentence
 /// about the destination.
-pub async fn check(config: &RelayConfig) -> Result<String, String> {
+pub async fn check(config: &RelayConfig) -> Result<String, RelayError> {
     let destination = destination(&config.name, &config.to)?;
-    destination.check().await.map_err(|failure| failure.why().to_owned())
+    destination.check().await.map_err(|failure| RelayError::Destination(failure.why().to_owned()))
 }
 
 /// The relays of a running server.
 #[derive(Debug, Default)]
 pub(crate) struct Relays {
-    /// They settle what is in flight before they end.
-    terms: JoinSet<()>,
+    /// They wait for confirmations before they end.
+    tenures: JoinSet<()>,
     _helpers: JoinSet<()>,
 }
 
 impl Relays {
-    /// Starts all that are configured. What is committed from now on will be sent.
+    /// Starts all configured relays. Events that are committed from now on will be sent.
     pub async fn start(configs: &[RelayConfig], context: &Context) -> Result<Self, String> {
         let mut relays = Self::default();
         let mut names = Vec::new();
         for config in configs {
-            let told = |what| format!("relay {}: {what}", config.name);
-            let relay = Arc::new(Relay::new(config, context).map_err(told)?);
+            let named = |error| format!("relay {}: {error}", config.name);
+            let relay = Arc::new(Relay::new(config, context).map_err(named)?);
             if let Err(error) = cursor::begin(&relay.engine, &config.name, config.start_at).await {
-                tracing::warn!(relay = relay.name(), %error, "the relay begins when the store takes writes");
+                tracing::warn!(relay = relay.name(), %error, "cannot create the cursor of the relay; retrying");
             }
-            tracing::info!(relay = relay.name(), to = %config.to, "events are relayed");
+            tracing::info!(relay = relay.name(), to = %config.to, "relay started");
             names.push(config.name.clone());
             if config.renewals {
                 relays._helpers.spawn(renewals::publish(relay.clone()));
             }
-            relays.terms.spawn(term::stand(relay, context.node_id().to_owned(), context.stopping()));
+            relays.tenures.spawn(tenure::compete(relay, context.node_id().to_owned(), context.stopping()));
         }
         if !names.is_empty() {
             relays._helpers.spawn(progress::follow(context.clone(), names));
@@ -167,16 +187,14 @@ impl Relays {
 
     /// Waits until they have ended, after the server has announced that it stops.
     pub async fn ended(mut self) {
-        let ended = async { while self.terms.join_next().await.is_some() {} };
+        let ended = async { while self.tenures.join_next().await.is_some() {} };
         if tokio::time::timeout(STOP_GRACE, ended).await.is_err() {
-            tracing::warn!(
-                "a relay did not end in time; what it had in flight is sent again by the next one"
-            );
+            tracing::warn!("a relay did not stop in time; events without a confirmation will be sent again");
         }
     }
 }
 
-/// What is held back from compaction before the cursors were read: everything.
+/// Before the cursors are read, all events are kept from compaction.
 pub(crate) fn unsent_at_start(configs: &[RelayConfig]) -> Option<Revision> {
     (!configs.is_empty()).then_some(Revision(0))
 }

@@ -13,7 +13,7 @@ use rumqttc::{AsyncClient, Event, EventLoop, Incoming, MqttOptions, PublishOptio
 use tokio::task::JoinSet;
 
 use super::{
-    Destination, IS_THERE, Message, config::MqttConfig, link::SharedLink, term::IN_FLIGHT_MAX,
+    Destination, IS_THERE, Message, config::MqttConfig, link::SharedLink, tenure::IN_FLIGHT_MAX,
     window::Failure,
 };
 
@@ -28,11 +28,11 @@ const KEEP_ALIVE_SECONDS: u16 = 15;
 /// Publishes to an MQTT broker.
 pub struct Mqtt {
     config: MqttConfig,
-    link: SharedLink<Link>,
+    link: SharedLink<MqttLink>,
 }
 
-/// A connection. When it breaks, everything in flight fails, and is sent again on the next one.
-struct Link {
+/// A connection. When it breaks, every message in flight fails, and is sent again on the next one.
+struct MqttLink {
     client: AsyncClient,
     is_up: Arc<AtomicBool>,
     _driver: JoinSet<()>,
@@ -48,7 +48,7 @@ impl Mqtt {
         let is_tls = url.scheme() == "mqtts";
         let host = url.host_str().unwrap_or_default().to_owned();
         let port = url.port().unwrap_or(if is_tls { 8_883 } else { 1_883 });
-        // Fresh for each connection: a broker ends an older one of the same name.
+        // Unique for each connection: a broker closes an older one with the same client id.
         let mut options = MqttOptions::new(format!("solehold{:08x}", rand::random::<u32>()), (host, port));
         options.set_keep_alive(KEEP_ALIVE_SECONDS).set_clean_session(true);
         options.set_max_packet_size(PACKET_BYTES_MAX, PACKET_BYTES_MAX);
@@ -63,27 +63,27 @@ impl Mqtt {
         Ok(options)
     }
 
-    async fn connect(&self) -> Result<Link, Failure> {
+    async fn connect(&self) -> Result<MqttLink, Failure> {
         let (client, mut events) =
             AsyncClient::builder(self.options()?).capacity(IN_FLIGHT_MAX).try_build().map_err(away)?;
         let connected = tokio::time::timeout(CONNECT_WITHIN, async {
             while !matches!(events.poll().await.map_err(away)?, Event::Incoming(Incoming::ConnAck(_))) {}
             Ok::<_, Failure>(())
         });
-        connected.await.map_err(|_| Failure::Away("the broker did not answer in time".to_owned()))??;
+        connected.await.map_err(|_| Failure::Away("the broker did not respond in time".to_owned()))??;
         let is_up = Arc::new(AtomicBool::new(true));
         let mut driver = JoinSet::new();
         driver.spawn(drive(events, is_up.clone()));
-        Ok(Link { client, is_up, _driver: driver })
+        Ok(MqttLink { client, is_up, _driver: driver })
     }
 }
 
-/// Moves packets until the connection breaks. Then it ends, and whatever was in flight is told so.
+/// Moves packets until the connection breaks, which fails every message in flight.
 async fn drive(mut events: EventLoop, is_up: Arc<AtomicBool>) {
     loop {
         if let Err(error) = events.poll().await {
             is_up.store(false, Ordering::Release);
-            tracing::debug!(%error, "the connection to the MQTT broker is over");
+            tracing::debug!(%error, "connection to the MQTT broker was lost");
             return;
         }
     }
@@ -119,7 +119,7 @@ fn away(error: impl std::fmt::Display) -> Failure {
     Failure::Away(error.to_string())
 }
 
-/// A part of a URL as it was meant.
+/// A part of a URL, decoded.
 fn percent_decoded(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();

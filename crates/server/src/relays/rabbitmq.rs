@@ -1,6 +1,6 @@
-//! Events to an exchange of RabbitMQ: persistent, confirmed, and failed if they are routed nowhere.
+//! Events to an exchange of RabbitMQ: persistent, confirmed, and refused if no queue takes them.
 //!
-//! RabbitMQ also confirms a message that it could route to no queue and has thrown away. With `mandatory` it returns
+//! RabbitMQ also confirms a message that it could route to no queue and dropped. With `mandatory` it returns
 //! such a message before it confirms it. lapin hands a returned message out with the next confirmation of the same
 //! channel, whichever message that one is for, so a channel has one message in flight, and many channels make for many
 //! messages.
@@ -35,25 +35,25 @@ const PERSISTENT: u8 = 2;
 /// Dead letters that are kept; beyond it RabbitMQ drops the oldest.
 const DEAD_LETTERS_MAX: i64 = 100_000;
 
-/// What a check says of an exchange that exists. Which queues are bound to it cannot be asked for over AMQP.
+/// The finding of a check on an exchange that exists. AMQP has no query for the queues that are bound to it.
 const EXCHANGE_EXISTS: &str = "which exists; whether a queue is bound to it cannot be seen from here, and events that no queue takes are refused";
-/// What it says of one that does not.
+/// The finding on an exchange that does not exist.
 const EXCHANGE_MISSING: &str = "which does not exist yet: the server makes it at the start, and every event is refused until a queue is bound to it";
 
 /// Publishes to RabbitMQ.
 pub struct RabbitMq {
     relay: Name,
     config: RabbitMqConfig,
-    link: SharedLink<Link>,
+    link: SharedLink<AmqpLink>,
 }
 
-/// A connection, and its channels on which nothing is in flight.
-struct Link {
+/// A connection, and its channels that have no message in flight.
+struct AmqpLink {
     connection: Connection,
     idle: Mutex<Vec<Channel>>,
 }
 
-impl Link {
+impl AmqpLink {
     async fn channel(&self) -> lapin::Result<Channel> {
         if let Some(channel) = self.idle.lock().pop() {
             return Ok(channel);
@@ -78,8 +78,8 @@ impl RabbitMq {
         Ok(within("connecting", CONNECT_WITHIN, amqp::connect(self.config.url.reveal(), &name, None)).await?)
     }
 
-    async fn connect(&self) -> Result<Link, Failure> {
-        let link = Link { connection: self.connection().await?, idle: Mutex::default() };
+    async fn connect(&self) -> Result<AmqpLink, Failure> {
+        let link = AmqpLink { connection: self.connection().await?, idle: Mutex::default() };
         let declare = async {
             let channel = link.channel().await?;
             let durable = ExchangeDeclareOptions { durable: true, ..Default::default() };
@@ -92,7 +92,7 @@ impl RabbitMq {
         Ok(link)
     }
 
-    /// Publishes to an exchange, on a channel on which nothing else is in flight.
+    /// Publishes to an exchange, on a channel that has no other message in flight.
     async fn send(
         &self,
         exchange: &str,
@@ -104,9 +104,10 @@ impl RabbitMq {
         let publish = async {
             let channel = link.channel().await?;
             let options = BasicPublishOptions { mandatory: true, ..Default::default() };
-            let (to, key) = (ShortString::from(exchange), ShortString::from(routing_key.as_str()));
+            let to = ShortString::from(exchange);
+            let key = ShortString::from(routing_key.as_str());
             let confirmed = channel.basic_publish(to, key, options, &message.body, properties).await?.await?;
-            // Only now is nothing in flight on it: a sender that is dropped before drops its channel.
+            // Only now is the channel free: a sender that is cancelled before this drops its channel.
             link.give_back(channel);
             Ok(confirmed)
         };
@@ -135,7 +136,8 @@ impl RabbitMq {
         let declare = async {
             let channel = link.channel().await?;
             let durable = ExchangeDeclareOptions { durable: true, ..Default::default() };
-            let (fanout, none) = (ExchangeKind::Fanout, FieldTable::default());
+            let fanout = ExchangeKind::Fanout;
+            let none = FieldTable::default();
             channel.exchange_declare(name.clone(), fanout, durable, none.clone()).await?;
             let mut bound = FieldTable::default();
             bound.insert("x-max-length".into(), AMQPValue::LongLongInt(DEAD_LETTERS_MAX));
@@ -192,7 +194,8 @@ fn judge(confirmed: Confirmation, exchange: &str, routing_key: &str) -> Result<(
     match confirmed {
         Confirmation::Ack(None) => Ok(()),
         Confirmation::Ack(Some(returned)) | Confirmation::Nack(Some(returned)) => {
-            let (code, text) = (returned.reply_code, returned.reply_text);
+            let code = returned.reply_code;
+            let text = returned.reply_text;
             let why = format!(
                 "RabbitMQ returned it ({code} {text}): no queue is bound to the exchange {exchange} for {routing_key}"
             );

@@ -1,4 +1,5 @@
-//! Renewals, for relays that ask for them: live, at the replica that served them, and never again (rule 19).
+//! Renewals, for relays that are configured to send them: live, by the replica that served them, without retries
+//! (rule 19).
 
 use std::time::Duration;
 
@@ -10,29 +11,30 @@ use solehold_engine::watch::{Filter, Frame, Watch};
 use super::{Message, Relay, sites::site_of, window::Failure};
 use crate::metrics::RelayCount;
 
-/// Renewals that are sent and not confirmed; further ones are left out.
+/// Renewals that are sent and not confirmed; further ones are dropped.
 const IN_FLIGHT_MAX: usize = 64;
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// Publishes what is renewed here, for ever. What cannot be sent at once is left out, and counted.
+/// Publishes the renewals of this replica. Renewals that cannot be sent at once are dropped, and counted.
 pub async fn publish(relay: std::sync::Arc<Relay>) {
     loop {
         if let Some(watch) = open(&relay).await {
-            pass_on(&relay, watch).await;
+            forward(&relay, watch).await;
         }
         tokio::time::sleep(RETRY_AFTER).await;
     }
 }
 
 async fn open(relay: &Relay) -> Option<Watch> {
-    let (tenant, kind) = (relay.config.tenant.clone(), relay.config.kind.clone());
+    let tenant = relay.config.tenant.clone();
+    let kind = relay.config.kind.clone();
     let filter = Filter { tenant, kind, renewals: true, ..Default::default() };
     let at = relay.engine.cursor();
     let watch = relay.engine.watch(Some(at), filter).await;
-    watch.inspect_err(|error| tracing::debug!(%error, "renewals cannot be followed")).ok()
+    watch.inspect_err(|error| tracing::debug!(%error, "cannot watch renewals; retrying")).ok()
 }
 
-async fn pass_on(relay: &Relay, mut watch: Watch) {
+async fn forward(relay: &Relay, mut watch: Watch) {
     let mut in_flight = FuturesUnordered::new();
     loop {
         tokio::select! {
@@ -53,7 +55,7 @@ async fn pass_on(relay: &Relay, mut watch: Watch) {
 }
 
 async fn send(relay: &Relay, lease: Box<LeaseView>, cursor: Cursor) -> Result<(), Failure> {
-    // Read each time: nothing updates a cache here, since the declarations pass through the replica that relays.
+    // Read each time: a cache would not be updated here, since only the active replica reads declarations.
     let site = site_of(&relay.engine, &lease.key).await;
     let site = site.map_err(|error| Failure::Away(error.to_string()))?;
     relay.destination.publish(&Message::renewed(&lease, cursor, site)).await

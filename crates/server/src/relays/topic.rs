@@ -1,5 +1,5 @@
-//! Routing keys and topics: a template that the names of a message are put into, so that no name can be mistaken for a
-//! separator or a wildcard.
+//! Routing keys and topics: templates that are filled with the names of a message, escaped so that no name can be
+//! mistaken for a separator or a wildcard.
 
 use super::message::Message;
 
@@ -8,10 +8,10 @@ const ROUTING_KEY_BYTES_MAX: usize = 255;
 /// In a routing key that would be too long, a name beyond this is replaced by its hash. Four names, the name of the
 /// event and the rest of the longest template (31 bytes) then fit.
 const NAME_BYTES_MAX: usize = 50;
-/// What stands for a site that is not known.
+/// Stands for a site that is not known.
 const NOTHING: &str = "-";
 
-/// What the parts of a topic are separated by, and which characters of a name must be written otherwise.
+/// The separator of a topic, and the characters of names that must be escaped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Style {
     /// Words with dots between them, at most 255 bytes: AMQP.
@@ -29,6 +29,26 @@ impl Style {
     }
 }
 
+/// Why a template is invalid.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum TopicError {
+    /// Braces around an unknown field.
+    #[error(
+        "{template:?} has braces around something else than {}",
+        FIELDS.map(|field| format!("{{{field}}}")).join(", ")
+    )]
+    Field {
+        /// The template.
+        template: String,
+    },
+    /// A wildcard or control character.
+    #[error("{0:?} has a {1:?}, which no message can be published under")]
+    Wildcard(String, char),
+    /// Empty, or too long.
+    #[error("a routing key or topic needs 1 to {} characters, with its fields in braces", ROUTING_KEY_BYTES_MAX / 4)]
+    Length,
+}
+
 /// A template with `{tenant}`, `{site}`, `{kind}`, `{key}` and `{event}` in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Topic {
@@ -40,28 +60,22 @@ const FIELDS: [&str; 5] = ["tenant", "site", "kind", "key", "event"];
 
 impl Topic {
     /// Checks a template.
-    pub fn new(template: &str, style: Style) -> Result<Self, String> {
+    pub fn new(template: &str, style: Style) -> Result<Self, TopicError> {
         let mut rest = template;
         while let Some(open) = rest.find(['{', '}']) {
             let field = rest[open..].strip_prefix('{').and_then(|field| field.split_once('}'));
             let Some((field, after)) = field.filter(|(field, _)| FIELDS.contains(field)) else {
-                return Err(format!(
-                    "{template:?} has braces around something else than {}",
-                    FIELDS.map(|field| format!("{{{field}}}")).join(", ")
-                ));
+                return Err(TopicError::Field { template: template.to_owned() });
             };
             let _ = field;
             rest = after;
         }
         let wild: &[char] = if style == Style::Words { &['*', '#'] } else { &['+', '#'] };
         if let Some(c) = template.chars().find(|c| wild.contains(c) || c.is_control()) {
-            return Err(format!("{template:?} has a {c:?}, which nothing can be published under"));
+            return Err(TopicError::Wildcard(template.to_owned(), c));
         }
         if template.is_empty() || (style == Style::Words && template.len() > ROUTING_KEY_BYTES_MAX / 4) {
-            return Err(format!(
-                "a routing key or topic needs 1 to {} characters, with its fields in braces",
-                ROUTING_KEY_BYTES_MAX / 4
-            ));
+            return Err(TopicError::Length);
         }
         Ok(Self { template: template.to_owned(), style })
     }
@@ -158,7 +172,8 @@ mod tests {
     #[test]
     fn a_routing_key_is_never_too_long() {
         let long = "ü.".repeat(84);
-        let (one, other) = (format!("{long}1"), format!("{long}2"));
+        let one = format!("{long}1");
+        let other = format!("{long}2");
         let routed = words(&message(&one, Some(&one), &one));
         assert!(routed.len() <= ROUTING_KEY_BYTES_MAX, "{routed}");
         assert_eq!(routed.split('.').count(), 6);
@@ -183,7 +198,7 @@ mod tests {
             ("leases/+/{key}", Style::Levels, "'+'"),
             ("", Style::Levels, "1 to"),
         ] {
-            let error = Topic::new(template, style).expect_err(template);
+            let error = Topic::new(template, style).expect_err(template).to_string();
             assert!(error.contains(words), "{error}");
         }
     }

@@ -6,7 +6,7 @@
 //!                                 Solehold-Signature: t=1701424800,v1=5f2a...
 //! ```
 //! `v1` is the HMAC-SHA256 of the text `t`, a dot and the body, in hexadecimal digits, by the secret. `t` is the time
-//! of sending in seconds, so that a receiver can refuse what was recorded and sent again.
+//! of sending in seconds, so that a receiver can reject a replayed request.
 
 use std::fmt::Write as _;
 
@@ -26,14 +26,14 @@ pub struct Webhook {
 }
 
 impl Webhook {
-    pub fn new(config: &WebhookConfig) -> Result<Self, String> {
+    pub fn new(config: &WebhookConfig) -> Result<Self, reqwest::Error> {
         let client = Client::builder()
             .timeout(config.timeout)
-            // A body that was signed for one place is not sent to another.
+            // A body that is signed for one server is not sent to another.
             .redirect(redirect::Policy::none())
             .user_agent(concat!("solehold/", env!("CARGO_PKG_VERSION")))
             .build()
-            .map_err(|error| error.without_url().to_string())?;
+            .map_err(reqwest::Error::without_url)?;
         let key = hmac::Key::new(hmac::HMAC_SHA256, config.secret.expose_secret().as_bytes());
         Ok(Self { client, url: config.url.reveal().to_owned(), key })
     }
@@ -54,13 +54,13 @@ impl Destination for Webhook {
     }
 
     async fn check(&self) -> Result<String, Failure> {
-        // Any answer will do: it is there.
+        // Any response shows that the server is there.
         let answer = self.client.head(&self.url).send().await;
         answer.map(|_| IS_THERE.to_owned()).map_err(|error| Failure::Away(shown(error)))
     }
 }
 
-/// The value of the signature's header.
+/// The value of the header `Solehold-Signature`.
 fn signature(key: &hmac::Key, seconds: u64, body: &[u8]) -> String {
     let mut context = hmac::Context::with_key(key);
     context.update(format!("{seconds}.").as_bytes());
@@ -77,20 +77,20 @@ fn judge(answer: Result<StatusCode, reqwest::Error>) -> Result<(), Failure> {
         Ok(status) if status.is_success() => Ok(()),
         Ok(
             status @ (StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_EARLY | StatusCode::TOO_MANY_REQUESTS),
-        ) => Err(Failure::Busy(format!("the webhook answered {status}"))),
+        ) => Err(Failure::Busy(format!("the webhook responded with {status}"))),
         Ok(status) if status.is_server_error() => {
-            Err(Failure::Busy(format!("the webhook answered {status}")))
+            Err(Failure::Busy(format!("the webhook responded with {status}")))
         }
-        Ok(status) => Err(Failure::Refused(format!("the webhook answered {status}"))),
-        // It may be this event that the receiver hangs on: the others go on.
+        Ok(status) => Err(Failure::Refused(format!("the webhook responded with {status}"))),
+        // The receiver may hang on this event only: other events are still sent.
         Err(error) if error.is_timeout() && !error.is_connect() => {
-            Err(Failure::Busy("the webhook did not answer in time".to_owned()))
+            Err(Failure::Busy("the webhook did not respond in time".to_owned()))
         }
         Err(error) => Err(Failure::Away(shown(error))),
     }
 }
 
-/// What went wrong, with its cause and without the URL, which may hold a secret.
+/// The error with its causes and without the URL, which may contain a secret.
 fn shown(error: reqwest::Error) -> String {
     let error = error.without_url();
     let mut text = error.to_string();

@@ -27,7 +27,7 @@ pub async fn serve(gate: &str, listen: SocketAddr, health: impl Health) -> Comma
 
 /// The figures of `gate mqtt`.
 pub struct MqttFigures {
-    pub figures: Arc<mqtt::Figures>,
+    pub figures: Arc<mqtt::GateMetrics>,
     pub knowledge: mqtt::Knowledge,
 }
 

@@ -82,8 +82,8 @@ pub struct HttpArgs {
     /// Address to listen on
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7080")]
     listen: SocketAddr,
-    /// Time to wait for the service; after that the response is 504 (outcome unknown), and newer tokens are rejected until
-    /// the service has finished the request
+    /// Time to wait for the service; after that the response is 504 (outcome unknown), and newer tokens are rejected
+    /// until the service has finished the request
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = duration)]
     answer_within: Duration,
     /// Time that a request waits for requests with a lower token to finish; after that it is rejected with 503

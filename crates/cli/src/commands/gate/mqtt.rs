@@ -1,4 +1,4 @@
-//! `solehold gate mqtt`: passes on only those messages that bear the newest token of their resource.
+//! `solehold gate mqtt`: forwards only messages that carry the newest token of their resource.
 
 use std::{fs, net::SocketAddr, path::PathBuf, sync::Arc};
 
@@ -12,7 +12,7 @@ use solehold_core::key::Name;
 use solehold_mqtt_gate::{
     Routes,
     mqtt::{
-        self, Broker, BrokerError, Figures, GateConfig, GateError, Knowledge,
+        self, Broker, BrokerError, GateConfig, GateError, GateMetrics, Knowledge,
         check::{self, Findings, IN_FLIGHT_TRIED, QUEUED_TRIED},
     },
     shards::Shards,
@@ -29,17 +29,17 @@ use crate::{
     output,
 };
 
-/// What a Mosquitto must be told, so that it loses nothing while a gate is away.
+/// The settings with which Mosquitto loses no messages while no gate is connected.
 const MOSQUITTO_CONF: &str = "persistence true
 persistence_location /var/lib/mosquitto/
 autosave_interval 30
 max_queued_messages 0
 max_inflight_messages 1000";
 
-/// The tenant of those who name none.
+/// The tenant if none is given.
 const TENANT_DEFAULT: &str = "default";
 
-/// What is read, what is passed on and where to.
+/// The options of `solehold gate mqtt`.
 #[derive(Debug, Args)]
 pub struct MqttArgs {
     /// The broker: mqtt://HOST:PORT, or mqtts:// with TLS; USER:PASSWORD@ before the host logs in
@@ -48,7 +48,7 @@ pub struct MqttArgs {
     /// Read the password of the broker's user from this file
     #[arg(long, value_name = "FILE")]
     broker_password_file: Option<PathBuf>,
-    /// Trust only the broker's certificates that this one has signed, PEM [default: the system's]
+    /// Trust only the authorities in this PEM file [default: those of the system]
     #[arg(long, value_name = "FILE")]
     broker_ca: Option<PathBuf>,
     /// Topics to read, as in plant/line/{key}/+: {key} is the level that names the resource, {kind} its kind, + any
@@ -58,26 +58,26 @@ pub struct MqttArgs {
     /// The kind of the resources; may be given more than once where the topics name it
     #[arg(long, value_name = "KIND", required = true)]
     kind: Vec<String>,
-    /// The member of a message that has its fencing token
+    /// The JSON member of a message that has its fencing token
     #[arg(long, alias = "version-field", value_name = "NAME", default_value = "token")]
     token_field: String,
-    /// What passes is published on its own topic below this prefix
+    /// Publish messages that pass on their own topic below this prefix
     #[arg(long, value_name = "TOPIC", default_value = "gated")]
     prefix: String,
-    /// Take the token out of what passes
+    /// Remove the token from messages that pass
     #[arg(long)]
     strip: bool,
-    /// What is refused is published below this topic, its reason and its own topic: TOPIC/stale/... [default: it is
-    /// only counted]
+    /// Publish refused messages below this topic, with their reason and topic: TOPIC/stale/... [default: only count
+    /// them]
     #[arg(long, value_name = "TOPIC")]
     dead_letter: Option<String>,
-    /// What becomes of messages that the broker had retained
+    /// What to do with messages that the broker had retained
     #[arg(long, value_name = "FATE", default_value = "refuse")]
     retained: Retained,
     /// Refuse messages of more than this many bytes
     #[arg(long, value_name = "BYTES", default_value_t = 1024 * 1024)]
     message_max: usize,
-    /// How many bytes of messages a shard may hold before it lets the broker keep them
+    /// How many bytes of messages a shard may hold before it stops reading from the broker
     #[arg(long, value_name = "BYTES", default_value_t = 256 * 1024 * 1024)]
     held_max: usize,
     /// The name of the gate: processes of one name share its shards
@@ -98,19 +98,18 @@ pub struct MqttArgs {
     /// Where to serve /healthz, /readyz and /metrics
     #[arg(long, alias = "listen", value_name = "ADDR", default_value = "127.0.0.1:7072")]
     metrics_listen: SocketAddr,
-    /// How old knowledge may be that passes messages: for that long they pass while the server is away, then they are
-    /// held
+    /// How long to keep passing messages without hearing from the server; after that they are held back
     #[arg(long, value_name = "TIME", default_value = "30s")]
     cache_ttl: humantime::Duration,
     /// Keep the newest tokens in this file across restarts
     #[arg(long, value_name = "FILE")]
     memory: Option<PathBuf>,
-    /// Check the configuration, try out what the broker does for a gate that is away, and exit
+    /// Check the configuration, measure how the broker treats a disconnected gate, and exit
     #[arg(long)]
     check: bool,
 }
 
-/// What becomes of messages that the broker had retained.
+/// What to do with messages that the broker had retained.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Retained {
     /// Refused: each was passed on when it was published, or is older than the gate
@@ -122,25 +121,26 @@ enum Retained {
 impl MqttArgs {
     fn config(&self, server: &ServerArgs) -> CommandResult<GateConfig> {
         let usage = |flag: &str, why: String| CommandError::usage(format!("{flag} {why}"));
-        let mut broker = Broker::new(&self.broker).map_err(|why| usage("--broker", why))?;
+        let mut broker = Broker::new(&self.broker).map_err(|why| usage("--broker", why.to_string()))?;
         if let Some(path) = &self.broker_password_file {
             let flag = format!("--broker-password-file {}:", path.display());
             let password = fs::read_to_string(path).map_err(|error| usage(&flag, error.to_string()))?;
             let password = password.trim_end_matches(['\r', '\n']).to_owned();
-            broker = broker.password(password).map_err(|why| usage(&flag, why))?;
+            broker = broker.password(password).map_err(|why| usage(&flag, why.to_string()))?;
         }
         if let Some(path) = &self.broker_ca {
             let flag = format!("--broker-ca {}:", path.display());
             let pem = fs::read(path).map_err(|error| usage(&flag, error.to_string()))?;
             solehold_client::transport::check_certificates(&pem)
                 .map_err(|error| usage(&flag, error.to_string()))?;
-            broker = broker.ca_certs(pem).map_err(|why| usage(&flag, why))?;
+            broker = broker.ca_certs(pem).map_err(|why| usage(&flag, why.to_string()))?;
         }
         let kinds = self.kind.iter().map(Name::new).collect::<Result<_, _>>();
         let kinds = kinds.map_err(|error| usage("--kind", error.to_string()))?;
         let tenant = server.tenant.as_deref().filter(|name| !name.is_empty()).unwrap_or(TENANT_DEFAULT);
         let tenant = Name::new(tenant).map_err(|error| usage("--tenant", error.to_string()))?;
-        let shards = Shards::new(&self.name, self.shards).map_err(CommandError::usage)?;
+        let shards = Shards::new(&self.name, self.shards);
+        let shards = shards.map_err(|error| CommandError::usage(error.to_string()))?;
         let routes = Routes {
             prefix: self.prefix.clone(),
             strip: self.strip.then(|| self.token_field.clone()),
@@ -161,10 +161,8 @@ impl MqttArgs {
             holder: self.holder.clone().unwrap_or_else(|| name::unique("gate")),
             ttl: self.ttl.into(),
         };
-        match config.fault() {
-            Some(fault) => Err(CommandError::usage(fault)),
-            None => Ok(config),
-        }
+        config.check().map_err(|error| CommandError::usage(error.to_string()))?;
+        Ok(config)
     }
 }
 
@@ -186,9 +184,9 @@ pub async fn run(args: MqttArgs, server: &ServerArgs, global: &GlobalArgs) -> Co
     let gate = Gate::open(authority.clone(), options);
     let gate = Arc::new(gate.map_err(|error| CommandError::usage(error.to_string()))?);
     let knowledge = Knowledge { gate: gate.clone(), cache_ttl: args.cache_ttl.into() };
-    let figures = Arc::new(Figures::new());
+    let metrics = Arc::new(GateMetrics::new());
     let mut signals = super::super::ending_signals()?;
-    figures::serve("mqtt", args.metrics_listen, MqttFigures { figures: figures.clone(), knowledge }).await?;
+    figures::serve("mqtt", args.metrics_listen, MqttFigures { figures: metrics.clone(), knowledge }).await?;
     let (end, ending) = watch::channel(false);
     tokio::spawn(async move {
         signals.next().await;
@@ -197,7 +195,7 @@ pub async fn run(args: MqttArgs, server: &ServerArgs, global: &GlobalArgs) -> Co
         signals.next().await;
         std::process::exit(crate::exit::Exit::Interrupted.code().into());
     });
-    mqtt::run(config, authority, gate, figures, ending).await.map_err(of_error)?;
+    mqtt::run(config, authority, gate, metrics, ending).await.map_err(of_error)?;
     output::say("solehold gate mqtt stopped");
     Ok(())
 }
@@ -213,13 +211,13 @@ fn of_error(error: GateError) -> CommandError {
     }
 }
 
-/// Tries the broker out, and says what it must be told.
+/// Measures the broker, and prints the settings that it needs.
 async fn check(config: &GateConfig) -> CommandResult {
     let found = check::try_out(&config.broker, &config.routes.prefix).await;
     let found = found.map_err(|error| match error {
         BrokerError::Lost(_) | BrokerError::Silent(_) => {
             let message = format!("{}: {error}", config.broker);
-            CommandError::new(ErrorCode::Unavailable, message).doing("ask the broker")
+            CommandError::new(ErrorCode::Unavailable, message).doing("reach the broker")
         }
         error => CommandError::new(ErrorCode::Forbidden, error.to_string()),
     })?;
@@ -229,22 +227,20 @@ async fn check(config: &GateConfig) -> CommandResult {
     }
     Err(CommandError::new(
         ErrorCode::Conflict,
-        "messages are lost while no gate is connected, unless the broker is told otherwise",
+        "messages are lost while no gate is connected, unless the broker is configured to keep them",
     ))
 }
 
 fn report(config: &GateConfig, found: Findings) -> String {
     let Findings { in_flight, queued, keeps_sessions } = found;
-    let many = |count: usize, of: usize| match count >= of {
-        true => format!("{of} or more"),
-        false => count.to_string(),
-    };
+    let many =
+        |count: usize, of: usize| if count >= of { format!("{of} or more") } else { count.to_string() };
     let filters: Vec<String> = config.patterns.iter().map(|pattern| pattern.filter()).collect();
     let facts = output::facts(&[
         ("reads", Some(filters.join(", "))),
-        ("publishes", Some(format!("below {}/, and what is published there arrives", config.routes.prefix))),
+        ("publishes", Some(format!("below {}/, where messages arrive", config.routes.prefix))),
         ("sessions", Some(if keeps_sessions { "are kept" } else { "are NOT kept" }.to_owned())),
-        ("queue", Some(format!("{} messages are kept for a gate that is away", many(queued, QUEUED_TRIED)))),
+        ("queue", Some(format!("{} messages are kept for a disconnected gate", many(queued, QUEUED_TRIED)))),
         (
             "in flight",
             Some(format!("{} messages before one is acknowledged", many(in_flight, IN_FLIGHT_TRIED))),
@@ -252,14 +248,14 @@ fn report(config: &GateConfig, found: Findings) -> String {
     ]);
     let mut text = format!("{}\n{facts}", config.broker);
     if queued < QUEUED_TRIED {
-        text += "\nWhat comes after that is dropped: set max_queued_messages.\n";
+        text += "\nFurther messages are dropped: set max_queued_messages.\n";
     }
     if in_flight < IN_FLIGHT_TRIED {
         text += "\nWhen that many messages cannot be decided, all others wait: set max_inflight_messages.\n";
     }
     let indented: String = MOSQUITTO_CONF.lines().map(|line| format!("  {line}\n")).collect();
     text + &format!(
-        "\nWhether the broker writes its queues to disk cannot be seen from here. A Mosquitto needs these lines:\n{indented}\
-         With them a stop and a start lose nothing; kill -9 or a power failure loses what came since the last autosave.\n"
+        "\nThis check cannot tell whether the broker writes its queues to disk. Mosquitto needs these lines:\n{indented}\
+         With them a restart loses no messages; kill -9 or a power failure loses those since the last autosave.\n"
     )
 }

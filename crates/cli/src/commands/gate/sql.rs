@@ -40,8 +40,8 @@ pub struct SqlArgs {
     /// By trigger: the kind of the resources, as in `solehold lease acquire KIND/KEY`
     #[arg(long, value_name = "KIND")]
     kind: Option<String>,
-    /// By trigger or statement: the table to create for the newest token of each resource; one serves all guarded tables
-    /// [default: public.solehold_fences]
+    /// By trigger or statement: the table to create for the newest token of each resource; one serves all guarded
+    /// tables [default: public.solehold_fences]
     #[arg(long, value_name = "TABLE")]
     marks: Option<String>,
     /// By column: the column to add for the newest token of each row [default: fence]

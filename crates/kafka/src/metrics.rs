@@ -1,8 +1,8 @@
-//! What a consumer has done, and how it is doing.
+//! Metrics of a consumer, and whether it is ready.
 
 use std::{
     collections::BTreeMap,
-    sync::atomic::{AtomicU64, Ordering},
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
     time::Duration,
 };
 
@@ -22,27 +22,41 @@ struct OfPartition {
     partition: i32,
 }
 
-/// How things stand with a partition of this consumer.
+/// The state of a partition of this consumer.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct PartitionFigures {
+pub struct PartitionMetrics {
     /// The epoch of the tenure; 0 before there is one.
     pub epoch: i64,
-    /// The first offset that has not taken effect.
+    /// The lowest offset that is not committed.
     pub position: i64,
-    /// One above the last message that the broker has; none before it said so.
+    /// One above the last message of the broker; none before it was reported.
     pub end: Option<i64>,
 }
 
-impl PartitionFigures {
-    /// How many messages have not taken effect.
+impl PartitionMetrics {
+    /// The number of messages that are not committed.
     pub fn lag(&self) -> Option<i64> {
         self.end.map(|end| (end - self.position).max(0))
     }
 }
 
-/// What a consumer has done, and how it is doing. Clones share it.
+/// Why a consumer is not ready.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum NotReady {
+    /// It is starting.
+    #[error("the consumer has not polled the broker yet")]
+    NotPolled,
+    /// Its thread hangs, or its process was paused.
+    #[error("the consumer has not polled the broker for {} s", .0.as_secs())]
+    PolledBefore(Duration),
+    /// It waits for the group, or for the server.
+    #[error("no partitions have been assigned to the consumer yet")]
+    NotAssigned,
+}
+
+/// Metrics of a consumer.
 #[derive(Debug, Default)]
-pub struct Figures {
+pub struct ConsumerMetrics {
     lag: Family<OfPartition, Gauge>,
     rebalances: Counter,
     messages: Counter,
@@ -57,17 +71,17 @@ pub struct Figures {
     lost_messages: Counter,
     owned: Gauge,
     stopped: Gauge,
-    /// Partitions that stand still, and why.
-    standing: Mutex<BTreeMap<i32, String>>,
-    partitions: Mutex<BTreeMap<i32, PartitionFigures>>,
-    /// When it last polled, in boot time; 0 for never.
+    /// The reasons why partitions are stopped.
+    stop_reasons: Mutex<BTreeMap<i32, String>>,
+    partitions: Mutex<BTreeMap<i32, PartitionMetrics>>,
+    /// The time of the last poll, in boot time; 0 for never.
     polled: AtomicU64,
-    /// Whether it was told what it has, be it nothing.
-    is_told: Mutex<bool>,
+    /// Whether an assignment has been received, even an empty one.
+    is_assigned: AtomicBool,
 }
 
-impl Figures {
-    /// Shows them in a registry.
+impl ConsumerMetrics {
+    /// Registers all metrics.
     pub fn register(&self, registry: &mut Registry) {
         let counters = [
             ("rebalance_count", "Changes of the partitions that this consumer has", &self.rebalances),
@@ -110,63 +124,63 @@ impl Figures {
         );
     }
 
-    /// Counts messages that had taken effect before: for handlers, which find their marks.
+    /// Counts messages that had been committed before: called by handlers, which find their inbox marks.
     pub fn duplicates(&self, count: u64) {
         self.duplicates.inc_by(count);
     }
 
-    /// The partitions that it works on.
-    pub fn partitions(&self) -> BTreeMap<i32, PartitionFigures> {
+    /// The partitions of this consumer.
+    pub fn partitions(&self) -> BTreeMap<i32, PartitionMetrics> {
         self.partitions.lock().clone()
     }
 
-    /// Messages that have not taken effect, as far as it is known.
+    /// The number of messages that are not committed, as far as the broker has reported it.
     pub fn lag(&self) -> i64 {
-        self.partitions.lock().values().filter_map(PartitionFigures::lag).sum()
+        self.partitions.lock().values().filter_map(PartitionMetrics::lag).sum()
     }
 
-    /// How many messages took effect.
+    /// The number of messages that were committed.
     pub fn messages(&self) -> u64 {
         self.messages.get()
     }
 
-    /// How many rebalances, fenced transactions, lost partitions and pauses there were.
-    pub fn troubles(&self) -> [u64; 4] {
+    /// The number of rebalances, fenced transactions, lost partitions and pauses.
+    pub fn disruptions(&self) -> [u64; 4] {
         [self.rebalances.get(), self.fenced.get(), self.lost.get(), self.pauses.get()]
     }
 
-    /// How many messages became dead letters.
+    /// The number of messages that became dead letters.
     pub fn dead_letters(&self) -> u64 {
         self.dead_letters.get()
     }
 
-    /// Partitions of this consumer whose messages are not worked on, and why.
+    /// The partitions that are stopped, with the reasons.
     pub fn stopped(&self) -> BTreeMap<i32, String> {
-        self.standing.lock().clone()
+        self.stop_reasons.lock().clone()
     }
 
-    /// How many tenures ended because messages no longer arrived.
+    /// The number of tenures that ended because messages no longer arrived.
     pub fn stalls(&self) -> u64 {
         self.stalls.get()
     }
 
-    /// How many offsets were skipped because the broker had deleted them.
+    /// The number of offsets that were skipped because the broker had deleted them.
     pub fn lost_messages(&self) -> u64 {
         self.lost_messages.get()
     }
 
-    /// Whether it polls, and has partitions or knows that it has none; or why not.
-    pub fn ready(&self, now: BootTime) -> Result<(), String> {
+    /// Whether the consumer polls, and has received an assignment.
+    pub fn ready(&self, now: BootTime) -> Result<(), NotReady> {
         let polled = self.polled.load(Ordering::Relaxed);
         if polled == 0 {
-            return Err("the consumer has not asked for messages yet".to_owned());
+            return Err(NotReady::NotPolled);
         }
         let since = now.since(BootTime::from_nanos(polled));
         if since > POLLED_WITHIN {
-            return Err(format!("the consumer has not asked for messages for {} s", since.as_secs()));
+            return Err(NotReady::PolledBefore(since));
         }
-        if !*self.is_told.lock() {
-            return Err("nobody has told the consumer which partitions it has".to_owned());
+        if !self.is_assigned.load(Ordering::Relaxed) {
+            return Err(NotReady::NotAssigned);
         }
         Ok(())
     }
@@ -175,8 +189,8 @@ impl Figures {
         self.polled.store(now.as_nanos().max(1), Ordering::Relaxed);
     }
 
-    pub(super) fn told(&self, is_told: bool) {
-        *self.is_told.lock() = is_told;
+    pub(super) fn set_assigned(&self, is_assigned: bool) {
+        self.is_assigned.store(is_assigned, Ordering::Relaxed);
     }
 
     pub(super) fn rebalanced(&self) {
@@ -185,25 +199,26 @@ impl Figures {
 
     pub(super) fn begins(&self, partition: i32, epoch: i64, position: i64) {
         let mut partitions = self.partitions.lock();
-        let figures = partitions.entry(partition).or_default();
-        (figures.epoch, figures.position) = (epoch, position);
+        let metrics = partitions.entry(partition).or_default();
+        metrics.epoch = epoch;
+        metrics.position = position;
         self.owned.set(partitions.len() as i64);
     }
 
     pub(super) fn ends(&self, partition: i32) {
         let mut partitions = self.partitions.lock();
         partitions.remove(&partition);
-        let mut standing = self.standing.lock();
-        standing.remove(&partition);
-        self.stopped.set(standing.len() as i64);
+        let mut reasons = self.stop_reasons.lock();
+        reasons.remove(&partition);
+        self.stopped.set(reasons.len() as i64);
         self.lag.remove(&OfPartition { partition });
         self.owned.set(partitions.len() as i64);
     }
 
     pub(super) fn end_is(&self, partition: i32, end: i64) {
-        if let Some(figures) = self.partitions.lock().get_mut(&partition) {
-            figures.end = Some(end);
-            self.lag.get_or_create(&OfPartition { partition }).set(figures.lag().unwrap_or_default());
+        if let Some(metrics) = self.partitions.lock().get_mut(&partition) {
+            metrics.end = Some(end);
+            self.lag.get_or_create(&OfPartition { partition }).set(metrics.lag().unwrap_or_default());
         }
     }
 
@@ -211,8 +226,8 @@ impl Figures {
         self.transactions.inc();
         self.messages.inc_by(messages);
         self.dead_letters.inc_by(dead_letters);
-        if let Some(figures) = self.partitions.lock().get_mut(&partition) {
-            figures.position = position;
+        if let Some(metrics) = self.partitions.lock().get_mut(&partition) {
+            metrics.position = position;
         }
     }
 
@@ -224,19 +239,19 @@ impl Figures {
         self.lost.inc_by(partitions);
     }
 
-    /// A partition stands still; whether that was not known yet.
+    /// Records that a partition is stopped. Returns false if it was stopped before.
     pub(super) fn stops(&self, partition: i32, why: &str) -> bool {
-        let mut standing = self.standing.lock();
-        let former = standing.insert(partition, why.to_owned());
-        self.stopped.set(standing.len() as i64);
+        let mut reasons = self.stop_reasons.lock();
+        let former = reasons.insert(partition, why.to_owned());
+        self.stopped.set(reasons.len() as i64);
         former.is_none()
     }
 
-    /// A partition no longer stands still.
+    /// Records that a partition is no longer stopped.
     pub(super) fn runs(&self, partition: i32) {
-        let mut standing = self.standing.lock();
-        if standing.remove(&partition).is_some() {
-            self.stopped.set(standing.len() as i64);
+        let mut reasons = self.stop_reasons.lock();
+        if reasons.remove(&partition).is_some() {
+            self.stopped.set(reasons.len() as i64);
             tracing::info!(partition, "the partition is no longer stopped");
         }
     }

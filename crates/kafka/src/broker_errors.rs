@@ -1,4 +1,4 @@
-//! Why brokers are not reached, in the words of our settings.
+//! Why brokers cannot be reached, in terms of our settings.
 
 use std::time::Duration;
 
@@ -13,101 +13,101 @@ use rdkafka::{
 };
 use solehold_clock::BootTime;
 
-/// The same trouble is logged again after this time,
+/// The same error is logged again after this time,
 const SAME_EVERY: Duration = Duration::from_secs(30);
-/// and another one after this: the clients of several brokers take turns.
+/// and a different one after this: with several brokers, errors alternate.
 const OTHER_EVERY: Duration = Duration::from_secs(5);
 
-/// How long a client may take to tell what it met on the way.
-pub const HEARD_WITHIN: Duration = Duration::from_millis(100);
+/// How long librdkafka may take to report the error behind a request that failed.
+pub const REPORTED_WITHIN: Duration = Duration::from_millis(100);
 
-/// Why a broker is not reached.
+/// Why a broker cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Reason {
+pub struct BrokerProblem {
     /// What happened, with which broker, and what to do about it.
     pub text: String,
-    /// Whether it stays so until someone changes the settings: TLS or the login, and not the way to the broker.
+    /// Whether retrying cannot help: TLS or the login is wrong, as opposed to the network.
     pub is_lasting: bool,
 }
 
-/// Listens to what a client meets on the way to its brokers. An answer that does not come says nothing of it.
-pub struct Trouble {
+/// Receives the errors that librdkafka reports about its connections: a request that times out does not include them.
+pub struct BrokerErrors {
     is_logged: bool,
-    last: Mutex<Option<(Reason, BootTime)>>,
+    last: Mutex<Option<(BrokerProblem, BootTime)>>,
 }
 
-impl Trouble {
-    /// Logs it, at a bounded rate.
+impl BrokerErrors {
+    /// Logs errors, at a bounded rate.
     pub fn logged() -> Self {
         Self { is_logged: true, last: Mutex::new(None) }
     }
 
-    /// Keeps the last one for a caller that asks.
+    /// Only keeps the last error, for [`last`](Self::last).
     pub fn kept() -> Self {
         Self { is_logged: false, last: Mutex::new(None) }
     }
 
-    /// What was met last.
-    pub fn last(&self) -> Option<Reason> {
-        self.last.lock().as_ref().map(|(reason, _)| reason.clone())
+    /// The last error.
+    pub fn last(&self) -> Option<BrokerProblem> {
+        self.last.lock().as_ref().map(|(problem, _)| problem.clone())
     }
 
-    /// A client reports an error.
-    pub fn met(&self, error: &KafkaError, reason: &str) {
+    /// librdkafka reported an error.
+    pub fn record(&self, error: &KafkaError, reason: &str) {
         let code = error.rdkafka_error_code();
         // Follows the last broker's own error.
         if code == Some(RDKafkaErrorCode::AllBrokersDown) {
             return;
         }
-        self.say(explain(code, reason));
+        self.keep(explain(code, reason));
     }
 
-    /// No broker has answered, and nothing was heard of why.
+    /// A request timed out, and librdkafka reported no error.
     pub fn no_answer(&self, error: &KafkaError) {
         let text = format!("no broker answers: {error}");
         if self.last().is_none_or(|last| last.text == text) {
-            self.say(Reason { text, is_lasting: false });
+            self.keep(BrokerProblem { text, is_lasting: false });
         }
     }
 
-    fn say(&self, reason: Reason) {
-        let text = reason.text.clone();
-        if keep(&mut self.last.lock(), reason, BootTime::now()) && self.is_logged {
-            // Under this name, so that one filter is for everything about the client.
+    fn keep(&self, problem: BrokerProblem) {
+        let text = problem.text.clone();
+        if keep(&mut self.last.lock(), problem, BootTime::now()) && self.is_logged {
+            // Under this target, so that one filter covers everything about the client.
             tracing::warn!(target: "librdkafka", reason = text, "cannot use a Kafka broker; retrying");
         }
     }
 }
 
-/// Keeps a reason with the time at which one was logged last. Returns whether this one is to be logged.
-fn keep(last: &mut Option<(Reason, BootTime)>, reason: Reason, now: BootTime) -> bool {
-    let is_early = |(before, at): &(Reason, BootTime)| {
-        now.since(*at) < if before.text == reason.text { SAME_EVERY } else { OTHER_EVERY }
+/// Keeps a problem with the time at which one was logged last. Returns whether to log this one.
+fn keep(last: &mut Option<(BrokerProblem, BootTime)>, problem: BrokerProblem, now: BootTime) -> bool {
+    let is_early = |(before, at): &(BrokerProblem, BootTime)| {
+        now.since(*at) < if before.text == problem.text { SAME_EVERY } else { OTHER_EVERY }
     };
     let logged_before = last.as_ref().filter(|last| is_early(last)).map(|(_, at)| *at);
-    *last = Some((reason, logged_before.unwrap_or(now)));
+    *last = Some((problem, logged_before.unwrap_or(now)));
     logged_before.is_none()
 }
 
-impl ClientContext for Trouble {
+impl ClientContext for BrokerErrors {
     fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
         log(level, facility, message);
     }
 
     fn error(&self, error: KafkaError, reason: &str) {
-        self.met(&error, reason);
+        self.record(&error, reason);
     }
 }
 
-impl ConsumerContext for Trouble {}
+impl ConsumerContext for BrokerErrors {}
 
-impl ProducerContext for Trouble {
+impl ProducerContext for BrokerErrors {
     type DeliveryOpaque = ();
 
     fn delivery(&self, _: &DeliveryResult<'_>, (): ()) {}
 }
 
-/// What librdkafka logs. Failures of connections come as errors too, and are logged there.
+/// Forwards a log line of librdkafka. Connection failures are reported as errors, too, and logged as such.
 pub(super) fn log(level: RDKafkaLogLevel, facility: &str, message: &str) {
     use RDKafkaLogLevel as Level;
     match level {
@@ -123,15 +123,15 @@ pub(super) fn log(level: RDKafkaLogLevel, facility: &str, message: &str) {
     }
 }
 
-/// What librdkafka says of it, in the words of our settings.
-fn explain(code: Option<RDKafkaErrorCode>, reason: &str) -> Reason {
-    // How long it took differs each time.
+/// Puts an error of librdkafka in terms of our settings.
+fn explain(code: Option<RDKafkaErrorCode>, reason: &str) -> BrokerProblem {
+    // The duration differs each time.
     let said = reason.split(" (after ").next().unwrap_or(reason);
     let (broker, what) = said.split_once(": ").unwrap_or(("", said));
     let broker = broker.rsplit("://").next().unwrap_or(broker);
     let broker = broker.split('/').next().unwrap_or(broker);
     let has = |part: &str| what.contains(part);
-    let lasting = |text: String| Reason { text, is_lasting: true };
+    let lasting = |text: String| BrokerProblem { text, is_lasting: true };
     if has("certificate verify failed") {
         return lasting(format!(
             "the certificate of {broker} is not trusted, or is for another host name: tls.ca_cert names the authorities to \
@@ -163,12 +163,12 @@ fn explain(code: Option<RDKafkaErrorCode>, reason: &str) -> Reason {
             "{broker} closed the connection without an answer: it may ask for TLS (tls) or for a login (sasl), or have a \
              version before 0.10 (broker_version)"
         );
-        return Reason { text, is_lasting: false };
+        return BrokerProblem { text, is_lasting: false };
     }
-    Reason { text: said.to_owned(), is_lasting: false }
+    BrokerProblem { text: said.to_owned(), is_lasting: false }
 }
 
-/// Without librdkafka's advice, which is in the words of its own settings.
+/// Without the advice of librdkafka, which names its own settings.
 fn first_part(what: &str) -> &str {
     let end = [": broker certificate could not", ": client SSL authentication"];
     end.iter().filter_map(|end| what.find(end)).min().map_or(what, |end| &what[..end])
@@ -179,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn librdkafkas_reasons_are_told_in_the_words_of_our_settings() {
+    fn errors_of_librdkafka_are_explained_in_terms_of_our_settings() {
         let ssl = Some(RDKafkaErrorCode::SSL);
         let told = explain(
             ssl,
@@ -204,9 +204,10 @@ mod tests {
     }
 
     #[test]
-    fn trouble_is_logged_at_a_bounded_rate() {
-        let (mut last, start) = (None, BootTime::now());
-        let reason = |text: &str| Reason { text: text.to_owned(), is_lasting: false };
+    fn errors_are_logged_at_a_bounded_rate() {
+        let mut last = None;
+        let start = BootTime::now();
+        let reason = |text: &str| BrokerProblem { text: text.to_owned(), is_lasting: false };
         let mut logged =
             |text: &str, ms: u64| keep(&mut last, reason(text), start.plus(Duration::from_millis(ms)));
         assert!(logged("a", 0));

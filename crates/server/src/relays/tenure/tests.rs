@@ -62,10 +62,10 @@ async fn relayed(
 ) -> Option<Name> {
     relay.engine.submit(command).await.expect("an answer").expect("done");
     let (stop, stopping) = watch::channel(false);
-    let standing = tokio::spawn(stand(relay.clone(), "node".to_owned(), stopping));
+    let competing = tokio::spawn(compete(relay.clone(), "node".to_owned(), stopping));
     let site = tokio::time::timeout(TURN_MAX, published.recv()).await.expect("published").expect("a message");
     stop.send_replace(true);
-    standing.await.expect("stopped");
+    competing.await.expect("stopped");
     site
 }
 
@@ -74,7 +74,8 @@ async fn a_replica_that_relays_again_knows_what_was_declared_while_another_one_d
     let engine =
         Engine::start(resident::memory(BootClock).expect("memory"), EngineOptions::default(), Arc::new(()));
     let (sender, mut published) = mpsc::channel(8);
-    let (first, second) = (relay(&engine, &sender), relay(&engine, &sender));
+    let first = relay(&engine, &sender);
+    let second = relay(&engine, &sender);
     let key = ResourceKey { tenant: name("acme"), kind: name("camera"), key: name("cam-1") };
     let declare = |site| {
         let declaration = Declaration { site: Some(name(site)), ..Declaration::default() };

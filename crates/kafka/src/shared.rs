@@ -1,4 +1,9 @@
-//! What the thread that polls, its rebalance callback, and the tasks of the partitions share.
+//! The state that the polling thread, its rebalance callback and the tasks of the partitions share.
+//!
+//! - `slots`: the task of each partition. A task enters with [`Shared::enter`] and leaves when its [`Entered`] is
+//!   dropped; the callback and the leases ask it to leave with [`Shared::leave`].
+//! - `fetching`: the partitions whose messages librdkafka fetches. Only the polling thread changes it.
+//! - `positions`: committed positions that the broker does not have yet. Tasks add them, the polling thread takes them.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -12,16 +17,15 @@ use std::{
 use parking_lot::{Condvar, Mutex};
 use tokio::sync::{Notify, watch};
 
-use super::{Figures, lane::Lane};
+use super::{ConsumerMetrics, lane::Lane};
 
-/// What the task of a partition is to do.
+/// What the task of a partition should do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Leave {
-    /// Go on.
     Stay,
-    /// Finish what is under way, and end.
+    /// Finish and commit the messages in progress, then end.
     Finish,
-    /// End at once: somebody else has the partition, or soon will.
+    /// End at once: another consumer has the partition, or soon will.
     Drop,
 }
 
@@ -31,7 +35,7 @@ impl Leave {
     }
 }
 
-/// A moment at which a test may hold a consumer up.
+/// A moment at which a test may pause a consumer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Moment {
     /// In the rebalance callback: partitions were assigned.
@@ -40,21 +44,21 @@ pub enum Moment {
     Revoked,
     /// In the rebalance callback: partitions were lost.
     Lost,
-    /// The broker has proven that we are a member; the epoch is not raised yet.
+    /// The broker accepted a commit, so this consumer is a member; the epoch is not raised yet.
     Proven,
 }
 
-/// Called at those moments, by the thread or task that is there.
+/// Called at each [`Moment`], by the thread or task that reached it.
 pub type Hook = Arc<dyn Fn(Moment) + Send + Sync>;
 
-/// A lane that one thread fills and one task empties.
+/// A lane that the polling thread fills and the task of the partition empties.
 #[derive(Debug)]
 pub(super) struct LaneCell {
     pub lane: Mutex<Lane>,
     pub wake: Notify,
-    /// What arrived is of another topic.
+    /// Whether a message of another topic of the same name arrived.
     pub is_foreign: AtomicBool,
-    /// Why no more messages will arrive, if so.
+    /// Why no more messages will arrive.
     stalled: Mutex<Option<String>>,
 }
 
@@ -74,7 +78,7 @@ impl LaneCell {
         self.wake.notify_one();
     }
 
-    /// Why no more messages will arrive, if so.
+    /// Why no more messages will arrive; none if they do.
     pub fn stalled(&self) -> Option<String> {
         self.stalled.lock().clone()
     }
@@ -95,22 +99,23 @@ pub(super) struct Fetching {
     pub is_paused: bool,
     /// The offset that the client fetches next.
     pub next: i64,
-    /// Its tenure ends because nothing arrives; it stays assigned to the client until the next one, or is let go of.
+    /// Its tenure ends because nothing arrives. It stays assigned in librdkafka until the next tenure, or until it is
+    /// unassigned.
     pub is_stalled: bool,
 }
 
-/// Shared by everything in a consumer.
-pub(super) struct Desk {
+/// The shared state of a consumer.
+pub(super) struct Shared {
     pub topic: String,
-    pub figures: Arc<Figures>,
+    pub metrics: Arc<ConsumerMetrics>,
     pub hook: Option<Hook>,
     pub leave_timeout: Duration,
-    /// Begins to hold a partition of the group.
+    /// Starts the task of a partition that the group assigned.
     pub start: OnceLock<Box<dyn Fn(i32) + Send + Sync>>,
     pub fetching: Mutex<HashMap<i32, Fetching>>,
-    /// Positions that the broker has not been told.
+    /// Positions to commit to the broker.
     pub positions: Mutex<HashMap<i32, i64>>,
-    /// Why the consumer must end, if it must.
+    /// Why the consumer must end.
     pub fault: watch::Sender<Option<String>>,
     slots: Mutex<HashMap<i32, Slot>>,
     changed: Condvar,
@@ -118,11 +123,16 @@ pub(super) struct Desk {
     is_closed: AtomicBool,
 }
 
-impl Desk {
-    pub fn new(topic: &str, figures: Arc<Figures>, hook: Option<Hook>, leave_timeout: Duration) -> Self {
+impl Shared {
+    pub fn new(
+        topic: &str,
+        metrics: Arc<ConsumerMetrics>,
+        hook: Option<Hook>,
+        leave_timeout: Duration,
+    ) -> Self {
         Self {
             topic: topic.to_owned(),
-            figures,
+            metrics,
             hook,
             leave_timeout,
             start: OnceLock::new(),
@@ -145,19 +155,17 @@ impl Desk {
 
     /// Ends the consumer with this error, unless another came first.
     pub fn fail(&self, why: String) {
-        self.fault.send_if_modified(|fault| match fault {
-            Some(_) => false,
-            None => {
-                *fault = Some(why);
-                true
-            }
+        self.fault.send_if_modified(|fault| {
+            let is_first = fault.is_none();
+            fault.get_or_insert(why);
+            is_first
         });
     }
 
-    /// A task begins to hold this partition; a former one of it is to end. None if the consumer is ending.
+    /// Enters a task for this partition; a former task must end. None if the consumer is ending.
     pub fn enter(self: &Arc<Self>, number: i32) -> Option<Entered> {
         let serial = self.serials.fetch_add(1, Ordering::Relaxed) + 1;
-        let (leave, told) = watch::channel(Leave::Stay);
+        let (leave, receiver) = watch::channel(Leave::Stay);
         let mut slots = self.slots.lock();
         if self.is_closed.load(Ordering::SeqCst) {
             return None;
@@ -165,16 +173,16 @@ impl Desk {
         if let Some(former) = slots.insert(number, Slot { serial, leave }) {
             former.leave.send_replace(Leave::Drop);
         }
-        Some(Entered { desk: self.clone(), number, serial, leave: told })
+        Some(Entered { shared: self.clone(), number, serial, leave: receiver })
     }
 
-    /// The same, unless a task holds it already.
+    /// Enters a task unless the partition has one.
     pub fn enter_if_absent(self: &Arc<Self>, number: i32) -> Option<Entered> {
         let is_there = self.slots.lock().contains_key(&number);
         if is_there { None } else { self.enter(number) }
     }
 
-    /// Tells the tasks of these partitions to leave.
+    /// Asks the tasks of these partitions to leave.
     pub fn leave(&self, numbers: &HashSet<i32>, how: Leave) {
         let slots = self.slots.lock();
         for slot in numbers.iter().filter_map(|number| slots.get(number)) {
@@ -186,20 +194,20 @@ impl Desk {
         }
     }
 
-    /// The partitions that tasks hold, or try to win.
+    /// The partitions that have a task.
     pub fn entered(&self) -> HashSet<i32> {
         self.slots.lock().keys().copied().collect()
     }
 
-    /// Refuses further partitions, and returns those that it has.
+    /// Refuses further tasks, and returns the partitions that have one.
     pub fn close(&self) -> HashSet<i32> {
-        // Under the lock, so that nothing is entered after it.
+        // Under the lock, so that no task enters after it.
         let slots = self.slots.lock();
         self.is_closed.store(true, Ordering::SeqCst);
         slots.keys().copied().collect()
     }
 
-    /// Waits, with the thread, until the tasks of these partitions have ended; whether they have.
+    /// Blocks until the tasks of these partitions have ended. Returns false after the timeout.
     pub fn wait_gone(&self, numbers: &HashSet<i32>, timeout: Duration) -> bool {
         let mut slots = self.slots.lock();
         let is_there =
@@ -207,30 +215,33 @@ impl Desk {
         !self.changed.wait_while_for(&mut slots, is_there, timeout).timed_out()
     }
 
-    /// Lets these partitions go: finishes what is under way if that is still worth it, within the bound, and then ends
-    /// the rest.
-    pub fn let_go(&self, numbers: &HashSet<i32>, how: Leave) {
+    /// Ends the tasks of these partitions: lets them finish within the timeout if `how` says so, then drops the rest.
+    pub fn end_tasks(&self, numbers: &HashSet<i32>, how: Leave) {
         self.leave(numbers, how);
         let is_gone = how == Leave::Finish && self.wait_gone(numbers, self.leave_timeout);
         if !is_gone {
             self.leave(numbers, Leave::Drop);
             if !self.wait_gone(numbers, self.leave_timeout) {
-                tracing::warn!(topic = self.topic, "work on a partition that was given up has not ended yet");
+                tracing::warn!(
+                    topic = self.topic,
+                    ?numbers,
+                    "tasks of released partitions did not end in time"
+                );
             }
         }
     }
 }
 
-/// That a task holds a partition; at its end the desk is told.
+/// The entry of a task for its partition. Dropping it removes the entry.
 pub(super) struct Entered {
-    desk: Arc<Desk>,
+    shared: Arc<Shared>,
     pub number: i32,
     pub serial: u64,
     pub leave: watch::Receiver<Leave>,
 }
 
 impl Entered {
-    /// Waits until it is to leave.
+    /// Waits until the task should leave.
     pub async fn left(&mut self) {
         // The sender is dropped when another task has taken its place.
         let _ = self.leave.wait_for(|leave| *leave != Leave::Stay).await;
@@ -239,15 +250,15 @@ impl Entered {
 
 impl Drop for Entered {
     fn drop(&mut self) {
-        let mut slots = self.desk.slots.lock();
+        let mut slots = self.shared.slots.lock();
         if slots.get(&self.number).is_some_and(|slot| slot.serial == self.serial) {
             slots.remove(&self.number);
-            self.desk.figures.ends(self.number);
+            self.shared.metrics.ends(self.number);
         }
-        self.desk.changed.notify_all();
+        self.shared.changed.notify_all();
         drop(slots);
         if std::thread::panicking() {
-            self.desk.fail(format!("the work on partition {} panicked", self.number));
+            self.shared.fail(format!("the task of partition {} panicked", self.number));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Health and metrics of a gate: it is ready when every shard that it holds is connected and the server answers.
+//! Health and metrics of a gate: it is ready when all of its shards are connected and the server can be reached.
 
 use std::{
     collections::BTreeMap,
@@ -24,20 +24,20 @@ struct OfReason {
     reason: &'static str,
 }
 
-/// How things stand with a shard.
+/// The status of a shard.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Standing {
-    /// Another gate has it, or this one is about to.
+pub enum ShardStatus {
+    /// This gate waits for its lease.
     Waiting,
-    /// It is held, and messages flow.
+    /// This gate holds it, and is connected.
     Connected,
-    /// It is held, and messages do not flow.
+    /// This gate holds it, and cannot connect.
     Down(String),
 }
 
-/// What a gate has done, and how it is doing.
+/// The metrics of a gate.
 #[derive(Debug, Default)]
-pub struct Figures {
+pub struct GateMetrics {
     registry: Mutex<Registry>,
     passed: Counter,
     refused: [Counter; Reason::ALL.len()],
@@ -50,50 +50,50 @@ pub struct Figures {
     lag: Gauge<f64, AtomicU64>,
     is_known: Gauge<i64, AtomicI64>,
     is_denied: Gauge<i64, AtomicI64>,
-    standings: Mutex<BTreeMap<u32, Standing>>,
+    statuses: Mutex<BTreeMap<u32, ShardStatus>>,
 }
 
-impl Figures {
-    /// Nothing so far.
+impl GateMetrics {
+    /// Registers all metrics.
     pub fn new() -> Self {
-        let figures = Self::default();
+        let metrics = Self::default();
         let mut registry = Registry::with_prefix("solehold_gate");
         let reasons = Family::<OfReason, Counter>::default();
         registry.register(
             "messages_passed",
             "Messages that were passed on and confirmed",
-            figures.passed.clone(),
+            metrics.passed.clone(),
         );
         registry.register("messages_refused", "Messages that were refused, by reason", reasons.clone());
         registry.register(
             "messages_ignored",
             "Messages that other shards look after",
-            figures.ignored.clone(),
+            metrics.ignored.clone(),
         );
-        registry.register("connects", "Connections to the broker that were made", figures.connects.clone());
-        registry.register("messages_held", "Messages that cannot be decided now", figures.held.clone());
+        registry.register("connects", "Connections to the broker that were made", metrics.connects.clone());
+        registry.register("messages_held", "Messages that cannot be decided now", metrics.held.clone());
         registry.register(
             "messages_unacknowledged",
             "Messages that were received and not yet acknowledged",
-            figures.unacknowledged.clone(),
+            metrics.unacknowledged.clone(),
         );
-        registry.register("shards", "Shards that this gate holds", figures.shards.clone());
-        registry.register("shards_connected", "Shards whose messages flow", figures.connected.clone());
-        registry.register("lag_seconds", "How far behind the server the gate may be", figures.lag.clone());
+        registry.register("shards", "Shards that this gate holds", metrics.shards.clone());
+        registry.register("shards_connected", "Shards whose messages flow", metrics.connected.clone());
+        registry.register("lag_seconds", "How far behind the server the gate may be", metrics.lag.clone());
         registry.register(
             "up_to_date",
             "Whether the gate knows how far behind it is",
-            figures.is_known.clone(),
+            metrics.is_known.clone(),
         );
         registry.register(
             "denied",
             "Whether the server refuses the gate, such as for its key",
-            figures.is_denied.clone(),
+            metrics.is_denied.clone(),
         );
         // The family and the array share each counter.
         let refused =
             Reason::ALL.map(|reason| reasons.get_or_create(&OfReason { reason: reason.name() }).clone());
-        Self { registry: Mutex::new(registry), refused, ..figures }
+        Self { registry: Mutex::new(registry), refused, ..metrics }
     }
 
     pub(crate) fn add(&self, counts: &Counts) {
@@ -107,8 +107,8 @@ impl Figures {
         self.refused.iter().zip(counts.refused).for_each(|(counter, count)| add(counter, count));
     }
 
-    /// By how much the messages that a shard holds back and has not acknowledged have changed.
-    pub(crate) fn moved(&self, (held, unacknowledged): (i64, i64)) {
+    /// Adds to the numbers of messages that are held back and that are not acknowledged.
+    pub(crate) fn adjust(&self, held: i64, unacknowledged: i64) {
         self.held.inc_by(held);
         self.unacknowledged.inc_by(unacknowledged);
     }
@@ -117,29 +117,31 @@ impl Figures {
         self.connects.inc();
     }
 
-    /// A shard stands like this now.
-    pub(crate) fn stands(&self, shard: u32, standing: Standing) {
-        let mut standings = self.standings.lock();
-        standings.insert(shard, standing);
+    pub(crate) fn set_status(&self, shard: u32, status: ShardStatus) {
+        let mut statuses = self.statuses.lock();
+        statuses.insert(shard, status);
         let count =
-            |is: fn(&Standing) -> bool| standings.values().filter(|standing| is(standing)).count() as i64;
-        self.shards.set(count(|standing| *standing != Standing::Waiting));
-        self.connected.set(count(|standing| *standing == Standing::Connected));
+            |is: fn(&ShardStatus) -> bool| statuses.values().filter(|status| is(status)).count() as i64;
+        self.shards.set(count(|status| *status != ShardStatus::Waiting));
+        self.connected.set(count(|status| *status == ShardStatus::Connected));
     }
 
-    /// Why the gate is not ready, if it is not.
+    /// Why the gate is not ready; none if it is.
     pub fn not_ready(&self, knowledge: &Knowledge) -> Option<String> {
-        let standings = self.standings.lock();
-        let down = standings.iter().find_map(|(shard, standing)| match standing {
-            Standing::Down(why) => Some(format!("shard {shard}: {why}")),
-            Standing::Waiting | Standing::Connected => None,
+        let statuses = self.statuses.lock();
+        let down = statuses.iter().find_map(|(shard, status)| match status {
+            ShardStatus::Down(why) => Some(format!("shard {shard}: {why}")),
+            ShardStatus::Waiting | ShardStatus::Connected => None,
         });
         down.or_else(|| {
             let is_denied = knowledge.gate.status().is_denied;
             (is_denied || knowledge.lag().is_none()).then(|| {
-                let what =
-                    if is_denied { "the server refuses the gate" } else { "what the gate knows is too old" };
-                let why = knowledge.gate.trouble().unwrap_or_else(|| "does the server answer?".to_owned());
+                let what = if is_denied {
+                    "the server rejects the gate"
+                } else {
+                    "the knowledge of the gate is too old"
+                };
+                let why = knowledge.gate.trouble().unwrap_or_else(|| "is the server running?".to_owned());
                 format!("{what}: {why}")
             })
         })
@@ -157,17 +159,17 @@ impl Figures {
     }
 }
 
-/// What the gate knows, and how old that may be.
+/// The gate's knowledge of tokens, and how old it may be.
 #[derive(Debug, Clone)]
 pub struct Knowledge {
-    /// It knows the newest tokens.
+    /// Has the newest tokens.
     pub gate: Arc<Gate>,
-    /// Knowledge that is older admits nothing.
+    /// Older knowledge admits no message.
     pub cache_ttl: Duration,
 }
 
 impl Knowledge {
-    /// How far behind the server it may be; none if that is too far.
+    /// How far behind the server the gate may be; none if that is too far.
     fn lag(&self) -> Option<Duration> {
         self.gate.lag().filter(|lag| *lag <= self.cache_ttl)
     }
