@@ -11,7 +11,7 @@ use crate::{
 use serde::{Deserialize, Deserializer, Serialize};
 use solehold_core::call::ResourceScope;
 
-/// What a key may do.
+/// The permissions of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -92,7 +92,7 @@ pub struct CreateKey {
     /// The only resources that the key may touch and see; all of them if empty. Not for an admin's key.
     #[serde(default)]
     pub only: Vec<KeyScope>,
-    /// A name in client certificates that stands for the key, where the server asks for certificates.
+    /// A name in client certificates that stands for the key, where the server requests certificates.
     pub certificate: Option<String>,
     /// It expires after this time; never, if not given.
     pub expires_in_seconds: Option<u64>,
@@ -107,7 +107,7 @@ impl CreateKey {
         faults.maybe_name("certificate", self.certificate.as_deref());
         faults.within("only", self.only.len() as u64, 0, KEY_SCOPES_MAX);
         if self.role == Role::Admin && !self.only.is_empty() {
-            faults.note("only", "is for readers and runners: an admin acts for all");
+            faults.note("only", "is not allowed for an admin key, which may access all resources");
         }
         let scopes = self.only.iter().enumerate();
         let scopes: Vec<_> =
@@ -238,7 +238,7 @@ impl QuotaChanges {
         }
     }
 
-    /// What `quotas` are with these changes.
+    /// `quotas` with these changes.
     pub fn of(self, quotas: Quotas) -> Quotas {
         Quotas {
             resources: self.resources.unwrap_or(quotas.resources),
@@ -327,12 +327,12 @@ pub struct NewHistory {
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct RetireStore {
-    /// Where the data goes, in words for people: every answer of this store then says so.
+    /// Where the data goes, in words for people: every response of this store then repeats it.
     #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 255))]
     pub to: String,
 }
 
-/// What was imported.
+/// The number of imported rows.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ImportSummary {
@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_is_not_in_what_is_logged() {
+    fn a_secret_is_never_logged() {
         let about = ApiKey {
             id: "k1".into(),
             name: "ci".into(),

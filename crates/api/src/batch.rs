@@ -1,4 +1,4 @@
-//! Many leases in one request. Each item is decided by itself, in order, and a refusal does not affect the others. If
+//! Many leases in one request. Items are decided one by one, in order, and a refusal does not affect the others. If
 //! any item cannot be read, the whole request is refused, and nothing is done.
 
 use std::collections::BTreeMap;
@@ -18,7 +18,7 @@ use crate::{
     limits::{BATCH_ITEMS_MAX, RESOURCE_TTL},
     problem::Problem,
     resources::GrantBody,
-    terms::{AcquireFields, AcquireTerms, FinalState, Proof},
+    terms::{AcquireFields, AcquireTerms, FinalState, Proof, lease_requests},
 };
 
 /// Items, at most [`BATCH_ITEMS_MAX`].
@@ -84,87 +84,65 @@ impl AcquireItem {
     }
 }
 
-/// One renewal: of the lease of this id, or of the one on `kind` and `key` that is proven by token, session or holder.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct RenewItem {
-    pub kind: Option<String>,
-    pub key: Option<String>,
-    pub lease_id: Option<Uuid>,
-    /// The fencing token of the grant.
-    pub token: Option<u64>,
-    /// The session that the lease is attached to.
-    pub session_id: Option<Uuid>,
-    pub holder: Option<String>,
-    /// A new time to live in milliseconds, for a lease with a session of its own.
-    #[cfg_attr(feature = "openapi", schema(value_type = Option<u64>))]
-    pub ttl_ms: Option<Number>,
-    /// The same in seconds.
-    #[cfg_attr(feature = "openapi", schema(value_type = Option<f64>))]
-    pub ttl_seconds: Option<Number>,
-    /// Any JSON about the progress of the work; what was reported before stays if none is given.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub stats: Option<BTreeMap<String, Value>>,
+lease_requests! {
+    /// One renewal: of the lease of this id, or of the one on `kind` and `key` that is proven by token, session or
+    /// holder.
+    pub struct RenewItem {
+        pub kind: Option<String>,
+        pub key: Option<String>,
+        /// A new time to live in milliseconds, for a lease with a session of its own.
+        #[cfg_attr(feature = "openapi", schema(value_type = Option<u64>))]
+        pub ttl_ms: Option<Number>,
+        /// The same in seconds.
+        #[cfg_attr(feature = "openapi", schema(value_type = Option<f64>))]
+        pub ttl_seconds: Option<Number>,
+        /// Any JSON about the progress of the work; without it the last report stays.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub stats: Option<BTreeMap<String, Value>>,
+    }
 }
 
 impl RenewItem {
-    /// What is reported, if anything.
+    /// The reported progress, if any.
     pub fn stats(&self) -> Checked<Option<Document>> {
         stats_document(self.stats.as_ref())
     }
 
-    /// Which lease is meant, and its new time to live, if one is asked for.
+    /// The claim, and the new time to live, if one is given.
     pub fn claim(&self, tenant: &Name) -> Checked<(Claim, Option<u64>)> {
         let mut faults = Faults::default();
         let target = faults.take_all("", target(tenant, &self.kind, &self.key, self.lease_id));
         let ttl_ms = faults.take(RESOURCE_TTL.given(self.ttl_ms.as_ref(), self.ttl_seconds.as_ref()));
-        let proof = Proof {
-            holder: ("holder", self.holder.as_deref()),
-            token: self.token,
-            session_id: self.session_id,
-        };
-        let claim = target.and_then(|target| faults.take_all("", proof.claim(target)));
+        let claim = target.and_then(|target| faults.take_all("", self.proof().claim(target)));
         faults.finish(|| Some((claim?, ttl_ms?)))
     }
 }
 
-/// One release; the lease is identified as on renewal.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct ReleaseItem {
-    pub kind: Option<String>,
-    pub key: Option<String>,
-    pub lease_id: Option<Uuid>,
-    /// The fencing token of the grant.
-    pub token: Option<u64>,
-    /// The session that the lease is attached to.
-    pub session_id: Option<Uuid>,
-    pub holder: Option<String>,
-    /// The final state document for the next holder.
-    pub state: Option<FinalState>,
+lease_requests! {
+    /// One release; the lease is identified as on renewal.
+    pub struct ReleaseItem {
+        pub kind: Option<String>,
+        pub key: Option<String>,
+        /// The final state document for the next holder.
+        pub state: Option<FinalState>,
+    }
 }
 
 impl ReleaseItem {
-    /// Which lease is meant, and the final state document for the next holder.
+    /// The claim, and the final state document for the next holder.
     pub fn claim(&self, tenant: &Name) -> Checked<(Claim, Option<StateWrite>)> {
         let mut faults = Faults::default();
         let target = faults.take_all("", target(tenant, &self.kind, &self.key, self.lease_id));
         let state = faults.take_all("", self.state.as_ref().map(FinalState::write).transpose());
-        let proof = Proof {
-            holder: ("holder", self.holder.as_deref()),
-            token: self.token,
-            session_id: self.session_id,
-        };
-        let claim = target.and_then(|target| faults.take_all("", proof.claim(target)));
+        let claim = target.and_then(|target| faults.take_all("", self.proof().claim(target)));
         faults.finish(|| Some((claim?, state?)))
     }
 }
 
 fn resource_key(tenant: &Name, kind: &str, key: &str) -> Checked<ResourceKey> {
     let mut faults = Faults::default();
-    let (kind, key) = (faults.name("kind", kind), faults.name("key", key));
+    let kind = faults.name("kind", kind);
+    let key = faults.name("key", key);
     faults.finish(|| Some(ResourceKey { tenant: tenant.clone(), kind: kind?, key: key? }))
 }
 
@@ -177,7 +155,7 @@ fn target(
     match (kind, key, lease_id) {
         (Some(kind), Some(key), None) => resource_key(tenant, kind, key).map(Target::Resource),
         (None, None, Some(id)) => Ok(Target::Lease { tenant: tenant.clone(), id: LeaseId(id) }),
-        _ => Err(vec![FieldError::new("lease_id", "or else kind and key must be given, and not both")]),
+        _ => Err(vec![FieldError::new("lease_id", "must be given, or else kind and key, but not all three")]),
     }
 }
 
@@ -270,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn results_say_what_became_of_each() {
+    fn results_show_the_outcome_of_each_item() {
         let lease = lease_view(key("k"), "{}");
         let grant = outcome::Grant { lease, state: None, revision: Revision(7), repeated: false };
         let lease = Box::new(GrantBody::of(&grant, 500));

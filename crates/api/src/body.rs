@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_json_is_told_with_its_position() {
+    fn invalid_json_is_reported_with_its_position() {
         for body in [
             "{",
             "{]",
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_type_is_told_with_its_path() {
+    fn a_wrong_type_is_reported_with_its_path() {
         let path = |body| fault::<Camera>(body).1;
         assert_eq!(
             path(r#"{"zones": [{"zone_id": 1, "polygon": [[1, 2], ["a", 2]]}]}"#),

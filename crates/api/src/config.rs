@@ -23,7 +23,7 @@ use crate::{
 
 /// The number that stands for the whole frame, and so for no zone.
 const WHOLE_FRAME: &str = "0";
-/// What a zone is that does not say.
+/// The default type of a zone.
 const ZONE_KIND_DEFAULT: &str = "include";
 
 /// The id of a zone: a number or a name. It is returned as it was given.
@@ -212,7 +212,7 @@ pub struct MotionGating {
     pub rest: BTreeMap<String, Value>,
 }
 
-/// How a camera is, as the pipeline says.
+/// The status of a camera, as the pipeline reports it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -422,7 +422,7 @@ pub struct Deleted {
     pub success: bool,
 }
 
-/// A page of cameras that nobody holds.
+/// A page of free cameras.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct AvailableCameras {

@@ -18,12 +18,12 @@ pub fn to_document<T: Serialize>(field: &str, what: &T) -> Result<Document, Fiel
     Document::new(value.to_string()).map_err(|error| fault(error.to_string()))
 }
 
-/// What a document says; one that is not JSON is a text.
+/// A document as JSON; one that is not JSON becomes a string.
 pub fn to_value(document: &Document) -> Value {
     serde_json::from_str(document.as_str()).unwrap_or_else(|_| Value::String(document.as_str().to_owned()))
 }
 
-/// What a document says, if it says it in this shape.
+/// A document as a `T`, if it has that shape.
 pub fn read<T: DeserializeOwned>(document: &Document) -> Option<T> {
     serde_json::from_str(document.as_str()).ok()
 }
@@ -41,7 +41,7 @@ fn depth(value: &Value) -> usize {
     }
 }
 
-/// What the pipeline keeps with a lease: opaque to the machine, and so the attributes of the lease.
+/// The attributes that the pipeline keeps with a lease. Core does not interpret them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LeaseAttributes {
@@ -54,7 +54,7 @@ pub struct LeaseAttributes {
 }
 
 impl LeaseAttributes {
-    /// What the attributes of a lease say; nothing, if another surface wrote them.
+    /// Reads the attributes of a lease; all are empty if another surface wrote them.
     pub fn of(attributes: &Document) -> Self {
         read(attributes).unwrap_or_default()
     }

@@ -1,4 +1,4 @@
-//! What is wrong with a body, field by field. Checks continue after the first fault, so that all are reported at once.
+//! Validation of a body, field by field. Checks continue after the first fault, so that all are reported at once.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -7,25 +7,25 @@ use solehold_core::key::Name;
 
 use crate::limits::LABELS_MAX;
 
-/// What is wrong with one field.
+/// An invalid field.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[error("{field} {message}")]
 pub struct FieldError {
     /// The path of the field in the body, such as `zones[2].polygon`.
     pub field: String,
-    /// What is wrong with it; reads on from the field: "is empty".
+    /// The fault, as a sentence that begins with the field: "is empty".
     pub message: String,
-    /// The least number that would be right.
+    /// The smallest valid number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub minimum: Option<u64>,
-    /// The greatest number that would be right.
+    /// The largest valid number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub maximum: Option<u64>,
 }
 
 impl FieldError {
-    /// The message says what is wrong and what would be right.
+    /// The message states the fault and the allowed values.
     pub fn new(field: impl Into<String>, message: impl Into<String>) -> Self {
         Self { field: field.into(), message: message.into(), minimum: None, maximum: None }
     }
@@ -37,7 +37,7 @@ impl FieldError {
     }
 }
 
-/// A value, or all that is wrong with it.
+/// A value, or all of its faults.
 pub type Checked<T> = Result<T, Vec<FieldError>>;
 
 /// Makes a text of the wire a name.
@@ -123,7 +123,7 @@ impl Faults {
         self.check(bytes <= bytes_max, field, format!("has {bytes} bytes; it may have {bytes_max}"));
     }
 
-    /// What the checked parts make, if nothing is wrong. Every part that is missing has noted why.
+    /// Builds the value from the checked parts, if there are no faults. Every missing part has noted a fault.
     pub fn finish<T>(self, made: impl FnOnce() -> Option<T>) -> Checked<T> {
         if !self.0.is_empty() {
             return Err(self.0);
@@ -147,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_faults_are_told() {
+    fn all_faults_are_reported() {
         let mut faults = Faults::default();
         let good = faults.name("a", "söhne/数");
         let empty = faults.name("b", "");

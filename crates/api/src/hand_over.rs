@@ -52,18 +52,18 @@ pub struct OfferResource {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub budget: Option<u32>,
     /// Revoke the present lease at once, rather than wait for its holder to release it. The resource is then held back
-    /// until the holder says that it has stopped, or its deadline has passed.
+    /// until the holder reports that it has stopped, or its deadline has passed.
     #[serde(default)]
     pub force: bool,
-    /// With `force`: the present holder is known to be fenced off, so nobody need wait for its deadline.
+    /// With `force`: the present holder is known to be fenced off, so the next one need not wait for its deadline.
     #[serde(default)]
     pub fenced: bool,
-    /// With `force`: why, for people.
+    /// With `force`: a reason for the event, in words.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
 
-/// Who is to hold a resource next.
+/// The next holder of a resource.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NextHolder {
     /// The holder of this name, in its present session.
@@ -86,7 +86,7 @@ impl OfferResource {
             (Some(name), None) => faults.name("to", name).map(NextHolder::Named),
             (None, Some(id)) => Some(NextHolder::Session(SessionId(id))),
             _ => {
-                let message = "is missing: say who is next, by `to` or by `session_id`, and not by both";
+                let message = "is missing: name the next holder, either by `to` or by `session_id`";
                 faults.note("to", message);
                 None
             }
@@ -96,7 +96,7 @@ impl OfferResource {
         let attributes = faults.take(attributes.map(Option::unwrap_or_default));
         faults.text("reason", self.reason.as_deref(), REASON_BYTES_MAX);
         for (field, is_given) in [("fenced", self.fenced), ("reason", self.reason.is_some())] {
-            faults.check(self.force || !is_given, field, "has a meaning only with `force`");
+            faults.check(self.force || !is_given, field, "is only allowed with `force`");
         }
         faults.finish(|| Some(OfferTerms { to: to?, within_ms: within_ms?, attributes: attributes? }))
     }
@@ -115,7 +115,7 @@ pub struct OfferedLease {
     pub holder: String,
     /// The next holder's session.
     pub session_id: Uuid,
-    /// Who holds the resource now; null while it is held back.
+    /// The present holder; null while the resource is held back.
     pub present: Option<String>,
     pub asked_at: Timestamp,
     /// When it lapses by the store's clock.
@@ -146,7 +146,7 @@ impl OfferedLease {
     }
 }
 
-/// The holder of a lease is asked to release it, for the next one.
+/// A request to the holder of a lease to release it for the next one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct HandOver {
@@ -159,9 +159,9 @@ pub struct HandOver {
 }
 
 impl HandOver {
-    /// What a holder is asked for, at a time.
     pub fn of(next: &Pending, now: StoreTime) -> Self {
-        let (to, ttl_ms) = (next.holder.to_string(), next.deadline.ms_after(now));
+        let to = next.holder.to_string();
+        let ttl_ms = next.deadline.ms_after(now);
         Self { lease_id: next.id.0, to, ttl_ms }
     }
 }
@@ -218,10 +218,10 @@ impl AskNews {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct News {
-    /// The sessions that something has happened to: send each a heartbeat, whose answer says what. Empty if the time
-    /// has passed without news.
+    /// The sessions that something has happened to: send each a heartbeat, whose response has the details. Empty if
+    /// there was no news within the time.
     pub sessions: Vec<Uuid>,
-    /// Where to go on from; null if that is not known.
+    /// The cursor for the next request; null if it is not known.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     pub cursor: Option<Cursor>,
 }

@@ -52,7 +52,7 @@ pub const ENVELOPED: &[&str] = &[
 pub struct AcquireLease {
     /// The camera, by any name.
     pub camera_uuid: String,
-    /// The runner that asks.
+    /// The runner that acquires it.
     pub runner_id: String,
     /// The shard that will do the work.
     pub shard_id: Option<String>,
@@ -76,7 +76,7 @@ pub struct AcquireLease {
 }
 
 impl AcquireLease {
-    /// What is asked for; the camera's id, tenant and site are checked too.
+    /// The terms of the acquire; the camera's id, tenant and site are checked, too.
     pub fn terms(&self) -> Checked<AcquireTerms> {
         let mut faults = Faults::default();
         faults.name("camera_uuid", &self.camera_uuid);
@@ -107,9 +107,9 @@ impl AcquireLease {
     }
 }
 
-/// What is reported about the progress of the work, as it is kept with the lease.
-pub(crate) fn stats_document(told: Option<&BTreeMap<String, Value>>) -> Checked<Option<Document>> {
-    told.map(|told| to_document("stats", told)).transpose().map_err(|fault| vec![fault])
+/// The reported progress of the work, as the lease keeps it.
+pub(crate) fn stats_document(given: Option<&BTreeMap<String, Value>>) -> Checked<Option<Document>> {
+    given.map(|given| to_document("stats", given)).transpose().map_err(|fault| vec![fault])
 }
 
 /// Renews a lease. Its id in the path is the proof; everything else that is given must match.
@@ -126,14 +126,14 @@ pub struct RenewLease {
     /// The same in milliseconds.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<u64>))]
     pub ttl_ms: Option<Number>,
-    /// Any JSON about the progress of the work; what was reported before stays if none is given.
+    /// Any JSON about the progress of the work; without it the last report stays.
     pub stats: Option<BTreeMap<String, Value>>,
     /// The same.
     pub processing_stats: Option<BTreeMap<String, Value>>,
 }
 
 impl RenewLease {
-    /// What is reported, if anything.
+    /// The reported progress, if any.
     pub fn stats(&self) -> Checked<Option<Document>> {
         stats_document(self.stats.as_ref().or(self.processing_stats.as_ref()))
     }
@@ -189,21 +189,21 @@ pub struct HeartbeatLease {
 }
 
 impl HeartbeatLease {
-    /// What is reported, if anything.
+    /// The reported progress, if any.
     pub fn stats(&self) -> Checked<Option<Document>> {
         let mut faults = Faults::default();
         check_status(&mut faults, "camera_status", self.camera_status.as_ref());
         faults.done()?;
         let rest = Some(&self.rest).filter(|rest| !rest.is_empty());
-        let told = self.stats.as_ref().or(self.processing_stats.as_ref()).or(rest);
-        let Some(status) = &self.camera_status else { return stats_document(told) };
-        let mut told = told.cloned().unwrap_or_default();
-        told.insert("camera_status".to_owned(), status.clone());
-        stats_document(Some(&told))
+        let given = self.stats.as_ref().or(self.processing_stats.as_ref()).or(rest);
+        let Some(status) = &self.camera_status else { return stats_document(given) };
+        let mut given = given.cloned().unwrap_or_default();
+        given.insert("camera_status".to_owned(), status.clone());
+        stats_document(Some(&given))
     }
 }
 
-/// Ends someone's lease.
+/// Revokes a lease.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct RevokeLease {
@@ -229,7 +229,7 @@ impl RevokeLease {
 macro_rules! claims {
     ($($request:ty),*) => {$(
         impl $request {
-            /// Which lease is meant, with what is shown beside its id.
+            /// The claim of the lease in the path, with the rest of the proof in the body.
             pub fn claim(&self, target: Target) -> Checked<Claim> {
                 let holder = ("runner_id", self.runner_id.as_deref());
                 Proof { holder, token: self.token, session_id: None }.claim(target)
@@ -255,9 +255,9 @@ pub struct LeaseBody {
     pub session_id: Option<Uuid>,
     #[cfg_attr(feature = "openapi", schema(schema_with = crate::schema::lease_status))]
     pub status: LeaseStatus,
-    /// When it was granted; when it was asked for, while it is pending.
+    /// When it was granted; while it is pending, when it was requested.
     pub acquired_at: Timestamp,
-    /// When it was last renewed, by itself or with its session.
+    /// When it was last renewed, alone or with its session.
     pub renewed_at: Option<Timestamp>,
     /// When it expires by the store's clock, unless it is renewed.
     pub expires_at: Timestamp,
@@ -265,7 +265,7 @@ pub struct LeaseBody {
     pub ttl_ms: u64,
     /// Any JSON that the holder keeps with it.
     pub attributes: BTreeMap<String, Value>,
-    /// What its last heartbeat reported.
+    /// The progress reported by its last heartbeat.
     pub stats: BTreeMap<String, Value>,
     /// The revision at which this was read.
     pub revision: u64,
@@ -378,13 +378,13 @@ impl LeaseBody {
         self
     }
 
-    /// What an acquire or renewal got.
+    /// The lease that an acquire or renewal returned.
     pub fn granted(grant: &Grant) -> Self {
         Self::of(&grant.lease, grant.revision)
     }
 }
 
-/// A lease at its end. What comes after `held_back_ms` is told of a lease that had ended before the request, as the
+/// A lease at its end. What comes after `held_back_ms` is given of a lease that had ended before the request, as the
 /// history has it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -393,7 +393,7 @@ pub struct EndedLease {
     /// `released`, `expired` or `revoked`.
     #[cfg_attr(feature = "openapi", schema(schema_with = crate::schema::lease_status))]
     pub status: LeaseStatus,
-    /// Milliseconds for which nobody can acquire the resource.
+    /// Milliseconds for which the resource cannot be acquired.
     pub held_back_ms: u64,
     /// When it ended, by the store's clock.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -402,7 +402,7 @@ pub struct EndedLease {
     pub kind: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
-    /// Who held it.
+    /// Its last holder.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub holder: Option<String>,
     /// The token that it had; none, if it was still pending.
@@ -471,7 +471,7 @@ pub enum FlatFields {
     Ended(EndedLease),
 }
 
-/// The answer to everything that is asked of one lease.
+/// The response to every request about one lease.
 ///
 /// ```
 /// use solehold_api::{leases::Envelope, problem::{ErrorCode, Problem}};
@@ -510,22 +510,29 @@ impl Envelope {
 
     /// A lease that was just granted or renewed.
     pub fn granted(grant: &Grant) -> Self {
-        let (now, left_ms) = (grant.lease.now, grant.lease.ttl_left_ms());
+        let now = grant.lease.now;
+        let left_ms = grant.lease.ttl_left_ms();
         let next_heartbeat_due = Some(now.plus_ms(left_ms / 2).into());
         Self { next_heartbeat_due, ..Self::held(LeaseBody::granted(grant)) }
     }
 
     fn done(flat: FlatFields) -> Self {
-        let (lease, error, retry_after_seconds, next_heartbeat_due) = (None, None, None, None);
-        Self { success: true, lease, error, retry_after_seconds, next_heartbeat_due, flat }
+        Self {
+            success: true,
+            lease: None,
+            error: None,
+            retry_after_seconds: None,
+            next_heartbeat_due: None,
+            flat,
+        }
     }
 
-    /// A lease that has ended as it was asked to.
+    /// A lease that the request has ended.
     pub fn ended(lease: EndedLease) -> Self {
         Self::done(FlatFields::Ended(lease))
     }
 
-    /// A lease that was over before it was asked for: a client that only looks at `success` must not take it for held.
+    /// A lease that ended before the request: a client that only reads `success` must not take it for held.
     pub fn over(lease: EndedLease) -> Self {
         let error = Some(lease.to_string());
         Self { success: false, error, ..Self::ended(lease) }
@@ -577,12 +584,12 @@ pub struct LeaseList {
     pub cursor: Cursor,
 }
 
-/// What happened to a lease, oldest first.
+/// The events of a lease, oldest first.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct LeaseHistory {
     pub lease_id: Uuid,
-    /// What happened, as far back as the audit trail goes.
+    /// The events, as far back as the audit trail goes.
     pub events: Vec<LeaseEvent>,
     /// Where the next page begins; null on the last.
     pub next: Option<PageCursor>,

@@ -1,4 +1,4 @@
-//! The v1 surface of Solehold on the wire: what requests and answers look like, and nothing of how they are served.
+//! The v1 API of Solehold on the wire: the types of requests and responses, and nothing of how they are served.
 //!
 //! ```text
 //!   bytes --body::parse--> request type --terms(), claim(), declaration()--> core's commands
@@ -7,8 +7,8 @@
 //!
 //! The modules follow the surface: [`scenes`], [`leases`], [`runners`] and [`config`] keep the shapes of the teams that
 //! had them first and take unknown fields; [`sessions`], [`resources`], [`batch`] and [`admin`] are ours and refuse
-//! them. [`watch`] is a stream of [`sse`] frames. Everything that goes wrong is a [`problem::Problem`] with one
-//! [`problem::ErrorCode`]; everything that is wrong with a body is reported at once, as [`field::FieldError`]s.
+//! them. [`watch`] is a stream of [`sse`] frames. Every error is a [`problem::Problem`] with one
+//! [`problem::ErrorCode`]; all faults of a body are reported at once, as [`field::FieldError`]s.
 //!
 //! Names, ids and tokens are plain strings, UUIDs and numbers here, and become core's types on the way in.
 

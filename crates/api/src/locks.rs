@@ -1,4 +1,4 @@
-//! Locks: who holds each, and who waits in line for it.
+//! Locks: the holder of each, and the waiters in line.
 
 use serde::{Deserialize, Serialize};
 use solehold_core::{outcome::LeaseView, waiter};
@@ -15,7 +15,7 @@ pub struct LockWaiter {
     pub session_id: Option<Uuid>,
     /// When it joined the line.
     pub since: Timestamp,
-    /// When its present wait ends, unless it asks again.
+    /// When its present wait ends, unless it repeats the request.
     pub until: Timestamp,
 }
 
@@ -38,7 +38,7 @@ pub struct Lock {
     pub tenant: String,
     /// The lease on it, until it expires.
     pub lease: Option<HeldLease>,
-    /// Milliseconds for which nobody can acquire it; 0 if it is not held back.
+    /// Milliseconds for which it cannot be acquired; 0 if it is not held back.
     pub held_back_ms: u64,
     /// The number of waiters in line.
     pub waiting: u32,

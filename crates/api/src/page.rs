@@ -10,7 +10,7 @@ use crate::{
     limits::{PAGE_CURSOR_BYTES_MAX, PAGE_SIZE_DEFAULT, PAGE_SIZE_MAX},
 };
 
-/// What separates the parts, and what would not survive a query string unescaped.
+/// The separator of the parts, and characters that must be escaped in a query string.
 const ESCAPED: &AsciiSet =
     &CONTROLS.add(b'/').add(b'%').add(b'+').add(b'&').add(b'#').add(b' ').add(b'"').add(b'=').add(b'?');
 
@@ -67,10 +67,10 @@ impl fmt::Display for PageCursor {
 
 /// A cursor that no page of this list gave.
 pub fn unknown_cursor() -> FieldError {
-    FieldError::new("cursor", "is not the `next` of a page of this list")
+    FieldError::new("cursor", "is not a `next` cursor of this list")
 }
 
-/// How many items a page gets: what is asked for, the default if nothing is.
+/// The number of items on a page: `limit`, or the default.
 pub fn size(limit: Option<i64>) -> Result<usize, FieldError> {
     let Some(limit) = limit else { return Ok(PAGE_SIZE_DEFAULT) };
     let fault = || FieldError::new("limit", format!("is {limit}; it must be 1 to {PAGE_SIZE_MAX}"));

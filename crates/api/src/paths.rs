@@ -86,7 +86,7 @@ paths! {
     LEASE_HEARTBEAT lease_heartbeat(lease_id) "/leases/{lease_id}/heartbeat";
     /// Its revocation.
     LEASE_REVOKE lease_revoke(lease_id) "/leases/{lease_id}/revoke";
-    /// What happened to it.
+    /// Its events.
     LEASE_HISTORY lease_history(lease_id) "/leases/{lease_id}/history";
     /// The leases of a runner.
     LEASES_OF_RUNNER leases_of_runner(runner_id) "/leases/runner/{runner_id}";
@@ -107,9 +107,9 @@ paths! {
     RUNNER runner(id) "/runners/{id}";
     /// Its heartbeat.
     RUNNER_HEARTBEAT runner_heartbeat(id) "/runners/{id}/heartbeat";
-    /// What it has and is offered.
+    /// Its leases and offers.
     RUNNER_ASSIGNMENTS runner_assignments(id) "/runners/{id}/assignments";
-    /// What is wanted of it.
+    /// Its desired status.
     RUNNER_STATUS runner_status(id) "/runners/{id}/status";
 
     /// All sessions.
@@ -120,7 +120,7 @@ paths! {
     SESSION_HEARTBEAT session_heartbeat(id) "/sessions/{id}/heartbeat";
     /// News of sessions.
     SESSION_NEWS session_news() "/sessions/news";
-    /// Who is there.
+    /// The active sessions.
     NODES nodes() "/nodes";
 
     /// The cameras of a site.
@@ -139,7 +139,7 @@ paths! {
     CAMERAS cameras() "/cameras";
     /// One camera.
     CAMERA camera(camera_uuid) "/cameras/{camera_uuid}";
-    /// The cameras that nobody holds.
+    /// The free cameras.
     CAMERAS_AVAILABLE cameras_available() "/cameras/available";
 
     /// All resources.
@@ -160,7 +160,7 @@ paths! {
     RESOURCE_HANDOVER resource_handover(kind, key) "/resources/{kind}/{key}/handover";
     /// The document that goes to the next holder.
     RESOURCE_STATE resource_state(kind, key) "/resources/{kind}/{key}/state";
-    /// What happened to it.
+    /// Its events.
     RESOURCE_HISTORY resource_history(kind, key) "/resources/{kind}/{key}/history";
     /// Why it is where it is.
     RESOURCE_EXPLAIN resource_explain(kind, key) "/resources/{kind}/{key}/explain";
@@ -169,7 +169,7 @@ paths! {
     /// Its quarantine.
     RESOURCE_QUARANTINE resource_quarantine(kind, key) "/resources/{kind}/{key}/quarantine";
 
-    /// What is tuned about placement.
+    /// Placement settings.
     PLACEMENT placement() "/placement";
     /// The deployment groups.
     DEPLOYMENTS deployments() "/deployments";
@@ -178,7 +178,7 @@ paths! {
 
     /// All locks.
     LOCKS locks() "/locks";
-    /// A lock: a resource of the kind `lock` that nobody declares.
+    /// A lock: a resource of the kind `lock`, which need not be declared.
     LOCK lock(name) "/locks/{name}";
     /// Its renewal.
     LOCK_RENEW lock_renew(name) "/locks/{name}/renew";
@@ -199,7 +199,7 @@ paths! {
     TENANTS tenants() "/admin/tenants";
     /// One tenant.
     TENANT tenant(tenant) "/admin/tenants/{tenant}";
-    /// Letting tokens go on from above a number.
+    /// Raises the next token above a number.
     RAISE_TOKEN raise_token() "/admin/raise-token";
     /// Says that the store was restored from a backup.
     RESTORED restored() "/admin/restored";

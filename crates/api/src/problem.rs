@@ -1,4 +1,4 @@
-//! What went wrong, as an RFC 9457 problem document with one of our codes.
+//! Errors as RFC 9457 problem documents, each with one [`ErrorCode`].
 
 use std::fmt;
 
@@ -14,17 +14,17 @@ use crate::{field::FieldError, leases::EndedLease};
 /// One row per code: its name in Rust, its status, its name on the wire, its title.
 macro_rules! error_codes {
     ($($(#[$doc:meta])* $code:ident $status:literal $wire:literal $title:literal;)*) => {
-        /// Everything that can go wrong, each with its status. The same words on the wire, in metrics and in logs.
+        /// All errors of the API, each with its HTTP status. The same codes are on the wire, in metrics and in logs.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
         pub enum ErrorCode {
             $($(#[$doc])* #[serde(rename = $wire)] $code,)*
         }
 
         impl ErrorCode {
-            /// All of them, in the order above.
+            /// All codes.
             pub const ALL: &[Self] = &[$(Self::$code),*];
 
-            /// The status that it is answered with.
+            /// The HTTP status of its response.
             pub fn status(self) -> u16 {
                 match self { $(Self::$code => $status,)* }
             }
@@ -34,7 +34,7 @@ macro_rules! error_codes {
                 match self { $(Self::$code => $wire,)* }
             }
 
-            /// What it means, in a few words that are the same each time.
+            /// A short summary, the same for every occurrence.
             pub fn title(self) -> &'static str {
                 match self { $(Self::$code => $title,)* }
             }
@@ -46,71 +46,71 @@ error_codes! {
     /// The request cannot be understood.
     BadRequest 400 "bad_request" "Bad request";
     /// The body is not JSON.
-    InvalidJson 400 "invalid_json" "The body is not JSON";
+    InvalidJson 400 "invalid_json" "Body is not valid JSON";
     /// A field is missing, of the wrong type, or has a value that is not allowed.
-    InvalidField 400 "invalid_field" "A field is wrong";
+    InvalidField 400 "invalid_field" "Invalid field";
     /// A number is outside its bounds.
-    OutOfBounds 400 "out_of_bounds" "A number is outside its bounds";
+    OutOfBounds 400 "out_of_bounds" "Number out of bounds";
     /// The request identifies no lease: it has no token, lease id, session or holder.
-    NoProof 400 "no_proof" "The lease is not named";
+    NoProof 400 "no_proof" "Lease not identified";
     /// The request has no key, or one that is unknown, expired or revoked.
-    Unauthorized 401 "unauthorized" "No valid key";
+    Unauthorized 401 "unauthorized" "No valid API key";
     /// The key's role does not allow it.
-    Forbidden 403 "forbidden" "The key may not do this";
+    Forbidden 403 "forbidden" "API key not permitted";
     /// A quota of the tenant is used up.
-    QuotaExceeded 403 "quota_exceeded" "A quota is used up";
+    QuotaExceeded 403 "quota_exceeded" "Quota exceeded";
     /// It does not exist, or belongs to another tenant than the key.
     NotFound 404 "not_found" "Not found";
     /// There is no such path.
     NoSuchRoute 404 "no_such_route" "No such route";
     /// The session is not known, closed or expired.
-    NoSession 404 "no_session" "The session is over";
+    NoSession 404 "no_session" "Session has ended";
     /// The session is over because its holder has opened another one.
-    SessionSuperseded 404 "session_superseded" "The session was superseded";
+    SessionSuperseded 404 "session_superseded" "Session superseded";
     /// The path exists, but not with this method.
     MethodNotAllowed 405 "method_not_allowed" "Method not allowed";
-    /// The body did not arrive in time; nothing was done.
-    RequestTimeout 408 "request_timeout" "The body did not arrive in time";
+    /// The body did not arrive in time; nothing was changed.
+    RequestTimeout 408 "request_timeout" "Request body timed out";
     /// The present state does not allow this.
     Conflict 409 "conflict" "Conflict";
-    /// Someone holds it.
+    /// Another client holds the resource.
     Held 409 "held" "Held by another";
-    /// Nobody holds it, and nobody can acquire it yet.
+    /// The resource is free, but held back: it cannot be acquired yet.
     HeldBack 409 "held_back" "Held back";
     /// The lease is no longer held.
-    Lost 409 "lost" "The lease is lost";
-    /// What was given to prove the lease or session does not match it.
-    NotYours 409 "not_yours" "Not yours";
+    Lost 409 "lost" "Lease lost";
+    /// The proof in the request does not match the lease or session.
+    NotYours 409 "not_yours" "Proof does not match";
     /// The request id is spent: its lease has ended, or the request was cancelled.
-    RequestSpent 409 "request_spent" "The request id is spent";
+    RequestSpent 409 "request_spent" "Request id already used";
     /// The holder is draining and gets no new leases.
-    Draining 409 "draining" "The holder is draining";
+    Draining 409 "draining" "Holder is draining";
     /// The session or the runner holds as many leases as its capacity allows.
     AtCapacity 409 "at_capacity" "At capacity";
     /// The state document was already written with this sequence number or a later one.
-    StaleSequence 409 "stale_sequence" "The sequence number is old";
+    StaleSequence 409 "stale_sequence" "Stale sequence number";
     /// As many resources of the kind are being handed over as the move budget allows (rule 16).
     OverBudget 409 "over_budget" "Hand-over budget exhausted";
     /// The resource already has a pending lease.
-    AlreadyPending 409 "already_pending" "Already on its way to another";
+    AlreadyPending 409 "already_pending" "Hand-over already pending";
     /// A held resource is deleted only with `force`.
     InUse 409 "in_use" "In use";
     /// It already exists.
-    Exists 409 "exists" "Exists already";
+    Exists 409 "exists" "Already exists";
     /// The watch's cursor is older than what is kept: begin again with a snapshot.
-    Compacted 410 "compacted" "The cursor is too old";
+    Compacted 410 "compacted" "Cursor too old";
     /// The body is larger than allowed.
-    PayloadTooLarge 413 "payload_too_large" "The body is too large";
-    /// The caller asks too often.
+    PayloadTooLarge 413 "payload_too_large" "Request body too large";
+    /// The caller exceeds its request rate.
     TooManyRequests 429 "too_many_requests" "Too many requests";
     /// An error of the server.
     Internal 500 "internal" "Internal error";
-    /// The server has too much to do; nothing was done.
+    /// The server is overloaded; nothing was changed.
     Overloaded 503 "overloaded" "Overloaded";
-    /// The store cannot be reached; nothing was done.
-    Unavailable 503 "unavailable" "The store is unavailable";
-    /// It is not known whether it was done: ask again with the same request id.
-    UnknownOutcome 503 "unknown_outcome" "The outcome is unknown";
+    /// The store cannot be reached; nothing was changed.
+    Unavailable 503 "unavailable" "Store unavailable";
+    /// The request may or may not have taken effect: repeat it with the same request id.
+    UnknownOutcome 503 "unknown_outcome" "Outcome unknown";
 }
 
 impl ErrorCode {
@@ -130,7 +130,7 @@ impl ErrorCode {
 #[cfg(feature = "openapi")]
 impl utoipa::PartialSchema for ErrorCode {
     fn schema() -> utoipa::openapi::RefOr<utoipa::openapi::Schema> {
-        let about = "What went wrong: what programs look at. Each code has its one status.";
+        let about = "The kind of error, for programs. Each code has one HTTP status.";
         let mut words = crate::schema::words(Self::ALL);
         words.description = Some(about.to_owned());
         words.into()
@@ -179,7 +179,7 @@ pub struct Problem {
     /// The path of the request.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub instance: Option<String>,
-    /// The code: what programs look at.
+    /// The kind of error, for programs.
     pub code: ErrorCode,
     /// Every field that is wrong.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -210,7 +210,7 @@ impl fmt::Display for Problem {
 }
 
 impl Problem {
-    /// A problem of that kind; the detail says what happened, to what, and what to do.
+    /// A problem of that kind; the detail states what happened, to what, and what to do.
     pub fn new(code: ErrorCode, detail: impl Into<String>) -> Self {
         Self {
             r#type: code.type_uri(),
@@ -246,7 +246,7 @@ impl Problem {
     /// A body with these faults.
     pub fn invalid(errors: Vec<FieldError>) -> Self {
         let detail = match errors.as_slice() {
-            [] => "the request is wrong".to_owned(),
+            [] => "the request is invalid".to_owned(),
             [only] => only.to_string(),
             [first, rest @ ..] => format!("{first}, and {} more", rest.len()),
         };
@@ -256,10 +256,10 @@ impl Problem {
     /// A body that serde could not parse, at this path.
     pub fn from_json(path: &str, error: &serde_json::Error) -> Self {
         if !error.is_data() {
-            return Self::new(ErrorCode::InvalidJson, format!("the body is not JSON: {error}"));
+            return Self::new(ErrorCode::InvalidJson, format!("the body is not valid JSON: {error}"));
         }
         let field = if path == "." { "body" } else { path };
-        Self::invalid(vec![FieldError::new(field, format!("is wrong: {error}"))])
+        Self::invalid(vec![FieldError::new(field, format!("is invalid: {error}"))])
     }
 
     /// A refusal of core's, in the words of this surface.
@@ -307,7 +307,9 @@ impl Problem {
             Refusal::OutOfBounds { what: "ttl_ms", given, least, most }
                 if given > most && *most < TTL_MS_MAX =>
             {
-                let message = format!("is {given}; it must be {least} to {most}, which is `ttl_max` here");
+                let message = format!(
+                    "is {given}; it must be {least} to {most}, the maximum being this server's `ttl_max`"
+                );
                 let problem = Self::new(Code::OutOfBounds, format!("ttl_ms {message}"));
                 let error = FieldError::new("ttl_ms", message).bounds(*least, *most);
                 Self { errors: vec![error], ..problem.limit(TTL_MAX, *most) }
@@ -357,7 +359,7 @@ impl Problem {
         Self { status: ErrorCode::NotFound.status(), ..self }
     }
 
-    /// The same problem as "gone", for surfaces whose clients tell what has expired from what was never there.
+    /// The same problem as "gone", for surfaces whose clients distinguish expired from unknown leases.
     #[must_use]
     pub fn as_gone(self) -> Self {
         Self { status: 410, ..self }
@@ -416,8 +418,10 @@ mod tests {
 
     #[test]
     fn every_refusal_has_its_code() {
-        let (holder, token) = (name("w"), Token(7));
-        let (session, lease) = (SessionId(Uuid::from_u128(1)), LeaseId(Uuid::from_u128(2)));
+        let holder = name("w");
+        let token = Token(7);
+        let session = SessionId(Uuid::from_u128(1));
+        let lease = LeaseId(Uuid::from_u128(2));
         let cases = [
             (Refusal::NoResource(key("k")), "not_found", 404),
             (Refusal::NoLease(lease), "not_found", 404),
@@ -454,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_tells_what_the_caller_needs() {
+    fn a_refusal_has_the_fields_that_the_caller_needs() {
         let held = Refusal::Held { holder: name("w"), token: Token(7), retry_after_ms: 1_500 };
         let held = Problem::from(held).instance("/api/v1/scenes/s/lease");
         assert_eq!(held.retry_after_seconds(), Some(2));

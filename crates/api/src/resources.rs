@@ -19,16 +19,16 @@ use crate::{
     limits::{REASON_BYTES_MAX, RESOURCE_TTL},
     page::PageCursor,
     placement::PlacementNeeds,
-    terms::{self, AcquireFields, AcquireTerms, FinalState, Proof, state_write},
+    terms::{self, AcquireFields, AcquireTerms, FinalState, Proof, lease_requests, state_write},
     time::Timestamp,
     watch::LeaseEvent,
 };
 
-/// What happened to a resource and to the leases on it, oldest first.
+/// The events of a resource and its leases, oldest first.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ResourceHistory {
-    /// What happened, as far back as the audit trail goes.
+    /// The events, as far back as the audit trail goes.
     pub events: Vec<LeaseEvent>,
     /// Where the next page begins; null on the last.
     pub next: Option<PageCursor>,
@@ -58,7 +58,8 @@ impl PutResource {
         faults.labels("labels", &self.labels);
         PlacementNeeds::check(&self.attributes, &mut faults);
         let attributes = faults.take(to_document("attributes", &self.attributes));
-        let (labels, lock_delay_ms) = (self.labels.clone(), self.lock_delay_ms);
+        let labels = self.labels.clone();
+        let lock_delay_ms = self.lock_delay_ms;
         faults.finish(|| {
             Some(core::Declaration { site: site?, labels, attributes: attributes?, lock_delay_ms })
         })
@@ -81,7 +82,7 @@ pub struct AcquireResource {
     pub session_id: Option<Uuid>,
     /// The client's name for this acquire: a repeat gets the same grant, or keeps its place in line.
     pub request_id: Option<String>,
-    /// Milliseconds to wait in line, first come, first served, while someone holds it; at most 30000. Without it the
+    /// Milliseconds to wait in line, first come, first served, while it is held; at most 30000. Without it the
     /// acquire does not wait. A grant after waiting must be renewed itself within `confirm_within_ms`, also in a
     /// session.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<u64>))]
@@ -112,23 +113,16 @@ impl AcquireResource {
     }
 }
 
-/// Renews a lease, which is identified by token, lease id or session. A holder's name alone is no proof (rule 6).
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct RenewResource {
-    /// The fencing token of the grant.
-    pub token: Option<u64>,
-    pub lease_id: Option<Uuid>,
-    /// The session that the lease is attached to.
-    pub session_id: Option<Uuid>,
-    pub holder: Option<String>,
-    /// A new time to live in milliseconds, for a lease with a session of its own.
-    #[cfg_attr(feature = "openapi", schema(value_type = Option<u64>))]
-    pub ttl_ms: Option<Number>,
-    /// The same in seconds.
-    #[cfg_attr(feature = "openapi", schema(value_type = Option<f64>))]
-    pub ttl_seconds: Option<Number>,
+lease_requests! {
+    /// Renews a lease, which is identified by token, lease id or session. A holder's name alone is no proof (rule 6).
+    pub struct RenewResource {
+        /// A new time to live in milliseconds, for a lease with a session of its own.
+        #[cfg_attr(feature = "openapi", schema(value_type = Option<u64>))]
+        pub ttl_ms: Option<Number>,
+        /// The same in seconds.
+        #[cfg_attr(feature = "openapi", schema(value_type = Option<f64>))]
+        pub ttl_seconds: Option<Number>,
+    }
 }
 
 impl RenewResource {
@@ -138,19 +132,12 @@ impl RenewResource {
     }
 }
 
-/// Releases a lease, which is identified as on renewal.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct ReleaseResource {
-    /// The fencing token of the grant.
-    pub token: Option<u64>,
-    pub lease_id: Option<Uuid>,
-    /// The session that the lease is attached to.
-    pub session_id: Option<Uuid>,
-    pub holder: Option<String>,
-    /// The final state document for the next holder, written in the same step.
-    pub state: Option<FinalState>,
+lease_requests! {
+    /// Releases a lease, which is identified as on renewal.
+    pub struct ReleaseResource {
+        /// The final state document for the next holder, written in the same step.
+        pub state: Option<FinalState>,
+    }
 }
 
 impl ReleaseResource {
@@ -160,7 +147,7 @@ impl ReleaseResource {
     }
 }
 
-/// Ends someone's lease.
+/// Revokes a lease.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -181,6 +168,10 @@ pub struct RevokeResource {
 }
 
 impl RevokeResource {
+    fn proof(&self) -> Proof<'_> {
+        Proof { holder: ("holder", self.holder.as_deref()), token: self.token, session_id: self.session_id }
+    }
+
     pub fn reason(&self) -> Checked<Option<String>> {
         let mut faults = Faults::default();
         faults.text("reason", self.reason.as_deref(), REASON_BYTES_MAX);
@@ -199,7 +190,6 @@ pub struct CancelRequest {
 }
 
 impl CancelRequest {
-    /// Which request is meant.
     pub fn request(&self, resource: ResourceKey) -> Checked<RequestKey> {
         let mut faults = Faults::default();
         let holder = faults.name("holder", &self.holder);
@@ -208,25 +198,16 @@ impl CancelRequest {
     }
 }
 
-/// Writes the state document under an active lease, which is identified by token, lease id or session.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct PutState {
-    /// The fencing token of the grant.
-    pub token: Option<u64>,
-    pub lease_id: Option<Uuid>,
-    /// The session that the lease is attached to.
-    pub session_id: Option<Uuid>,
-    /// The holder: checked, but not sufficient by itself.
-    pub holder: Option<String>,
-    /// Must be above the stored one under the same token.
-    pub sequence: u64,
-    pub document: Value,
+lease_requests! {
+    /// Writes the state document under an active lease, which is identified by token, lease id or session.
+    pub struct PutState {
+        /// Must be above the stored one under the same token.
+        pub sequence: u64,
+        pub document: Value,
+    }
 }
 
 impl PutState {
-    /// What is to be written.
     pub fn write(&self) -> Checked<StateWrite> {
         state_write("", self.sequence, &self.document)
     }
@@ -236,15 +217,14 @@ impl PutState {
 macro_rules! claims {
     ($($request:ty),*) => {$(
         impl $request {
-            /// Which lease is meant: the one on `key`, or the one of the lease id that was given. The caller sees to it
-            /// that a lease id is one of that resource's.
+            /// The claim of the lease on `key`, or of the given lease id; the caller checks that the id belongs to that
+            /// resource.
             pub fn claim(&self, key: ResourceKey) -> Checked<Claim> {
                 let target = match self.lease_id {
                     Some(id) => Target::Lease { tenant: key.tenant, id: LeaseId(id) },
                     None => Target::Resource(key),
                 };
-                let (token, session_id) = (self.token, self.session_id);
-                Proof { holder: ("holder", self.holder.as_deref()), token, session_id }.claim(target)
+                self.proof().claim(target)
             }
         }
     )*};
@@ -266,7 +246,7 @@ pub struct HeldLease {
     pub session_id: Option<Uuid>,
     /// When it was granted.
     pub acquired_at: Timestamp,
-    /// When it was last renewed, by itself or with its session.
+    /// When it was last renewed, alone or with its session.
     pub renewed_at: Option<Timestamp>,
     /// When it expires by the store's clock, unless it is renewed. Do not compare it with your own clock: count from
     /// `ttl_ms`.
@@ -277,9 +257,9 @@ pub struct HeldLease {
     pub status: core::LeaseStatus,
     /// Any JSON that the holder keeps with it.
     pub attributes: BTreeMap<String, Value>,
-    /// What its last heartbeat reported.
+    /// The progress reported by its last heartbeat.
     pub stats: BTreeMap<String, Value>,
-    /// The holder is asked to release it, for the next one.
+    /// The hand-over that its holder should complete by releasing it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hand_over: Option<HandOver>,
     /// Only after waiting in line, until it is confirmed: the lease lapses unless it is renewed itself within this many
@@ -369,7 +349,9 @@ impl StateDocument {
 
     /// Without the document.
     pub fn summary(state: &core::StateDocument) -> Self {
-        let (sequence, token, written_at) = (state.sequence, state.token.0, state.written_at.into());
+        let sequence = state.sequence;
+        let token = state.token.0;
+        let written_at = state.written_at.into();
         Self { sequence, token, written_at, document: None }
     }
 }
@@ -388,14 +370,14 @@ pub struct PendingLease {
     pub expires_at: Timestamp,
 }
 
-/// A resource and who holds it.
+/// A resource and its holder.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = Resource))]
 pub struct ResourceBody {
     pub tenant: String,
     pub kind: String,
     pub key: String,
-    /// Whether it was declared; if not, it exists only while someone holds it or waits for it.
+    /// Whether it was declared; if not, it exists only while a client holds it or waits for it.
     pub declared: bool,
     pub site: Option<String>,
     /// Labels to select it by.
@@ -407,7 +389,7 @@ pub struct ResourceBody {
     pub created_at: Timestamp,
     /// The token of the last grant; 0 before the first.
     pub last_token: u64,
-    /// Milliseconds for which nobody can acquire it; 0 if it is not held back.
+    /// Milliseconds for which it cannot be acquired; 0 if it is not held back.
     pub held_back_ms: u64,
     /// The lease on it, until it expires.
     pub lease: Option<HeldLease>,
@@ -513,9 +495,9 @@ pub struct ResourceList {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct RevokedLease {
-    /// The lease; null if nobody held the resource and only its hold-back was lifted.
+    /// The lease; null if the resource was free and only its hold-back was lifted.
     pub lease_id: Option<Uuid>,
-    /// Milliseconds for which nobody can acquire the resource.
+    /// Milliseconds for which the resource cannot be acquired.
     pub held_back_ms: u64,
 }
 

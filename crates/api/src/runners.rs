@@ -28,7 +28,7 @@ use crate::{
 
 /// The field of a runner's metrics with its load by its own count.
 const CURRENT_LOAD: &str = "current_load";
-/// The field of a runner's metrics with the resources, as `kind/key`, that it does not ask for at present, and why.
+/// The field of a runner's metrics with the resources, as `kind/key`, that it does not request at present, and why.
 pub const FAILED_RESOURCES: &str = "failed_resources";
 
 /// Registers a runner. Registering it again opens a new session, and ends what it held by its name alone.
@@ -61,8 +61,8 @@ pub struct RegisterRunner {
     pub session_ttl_seconds: Option<Number>,
     /// Its former session, to be closed at once; otherwise it expires.
     pub replace: Option<Uuid>,
-    /// The former incarnation is known to be fenced off, so nobody need wait for its deadline: neither for that of the
-    /// replaced session nor for those of leases that it held by its name alone.
+    /// The former incarnation is known to be fenced off, so the next holder need not wait for the deadline of the
+    /// replaced session, nor for those of leases that it held by its name alone.
     #[serde(default)]
     pub fenced: bool,
     /// The last session of the process that asks, which comes back after it has ended: refused with
@@ -79,7 +79,7 @@ pub struct RegistrationTerms {
     pub runner: Name,
     /// Time to live of its session.
     pub session_ttl_ms: u64,
-    /// What the registry keeps.
+    /// The attributes that the registry keeps.
     pub registration: Registration,
     /// Any JSON that it reports about itself.
     pub metrics: Option<Document>,
@@ -160,7 +160,7 @@ fn metrics_document(metrics: Option<&BTreeMap<String, Value>>) -> Result<Option<
     metrics.map(|metrics| to_document("metrics", metrics)).transpose()
 }
 
-/// What a runner registers with: opaque to the machine, and so the attributes of the holder.
+/// The attributes that a runner registers with. Core does not interpret them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -230,7 +230,7 @@ impl PutRunnerStatus {
             RunnerStatus::Draining => Ok(HolderStatus::Draining),
             RunnerStatus::Maintenance => Ok(HolderStatus::Maintenance),
             RunnerStatus::Inactive => {
-                let message = "is inactive, which cannot be asked for; delete the runner, or drain it";
+                let message = "cannot be set to inactive; drain the runner, or delete it";
                 Err(vec![FieldError::new("status", message)])
             }
         }
@@ -249,7 +249,7 @@ pub struct RegisteredRunner {
     pub site_id: String,
     pub registered_at: Timestamp,
     pub last_heartbeat: Timestamp,
-    /// What it registered with.
+    /// The attributes that it registered with.
     #[serde(flatten)]
     pub about: RunnerAttributes,
     pub status: RunnerStatus,
@@ -258,7 +258,7 @@ pub struct RegisteredRunner {
     /// How many leases are held under its name, those of a former session that have not expired included.
     #[serde(default)]
     pub held: u64,
-    /// What it reported.
+    /// The metrics that it reported.
     pub metrics: BTreeMap<String, Value>,
     /// The cameras that it holds by its name alone: none, if it was registered before. Not there for a runner that
     /// registers with `kinds` and takes no cameras.
@@ -323,7 +323,7 @@ pub struct HeartbeatRunner {
 }
 
 impl HeartbeatRunner {
-    /// What is reported, if anything.
+    /// The reported metrics, if any.
     pub fn metrics(&self) -> Checked<Option<Document>> {
         let load = self.current_load.map(|load| (CURRENT_LOAD.to_owned(), load.into()));
         let told = match (&self.metrics, load) {
@@ -397,7 +397,7 @@ pub struct Runner {
     pub registered_at: Timestamp,
     /// When its last heartbeat arrived.
     pub last_heartbeat: Timestamp,
-    /// What it registered with.
+    /// The attributes that it registered with.
     #[serde(flatten)]
     pub about: RunnerAttributes,
     pub status: RunnerStatus,
@@ -406,7 +406,7 @@ pub struct Runner {
     /// How many leases are held under its name, in its session, a former one or none.
     #[serde(default)]
     pub held: u64,
-    /// What it last reported.
+    /// The metrics that it last reported.
     pub metrics: BTreeMap<String, Value>,
     /// Its session, if it is active.
     pub session_id: Option<Uuid>,

@@ -27,7 +27,7 @@ use crate::{
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct SceneLeaseRequest {
-    /// The holder that asks.
+    /// The holder.
     pub holder_id: String,
     /// The token that the holder has: proof on renewal and release, without meaning on acquire.
     pub version: Option<u64>,
@@ -44,7 +44,7 @@ pub struct SceneLeaseRequest {
 }
 
 impl SceneLeaseRequest {
-    /// What is asked for, as an acquire.
+    /// The terms of an acquire.
     pub fn terms(&self) -> Checked<AcquireTerms> {
         let ask = AcquireFields {
             holder: ("holder_id", &self.holder_id),
@@ -56,14 +56,15 @@ impl SceneLeaseRequest {
         ask.checked(SCENE_TTL, Faults::default(), Some(Default::default()))
     }
 
-    /// Which lease is meant, for a renewal or release. What these do not need is checked, too.
+    /// The claim for a renewal or release. Fields that these do not need are checked, too.
     pub fn claim(&self, target: Target) -> Checked<Claim> {
         self.terms()?;
-        let (token, session_id) = (self.version, self.session_id);
+        let token = self.version;
+        let session_id = self.session_id;
         Proof { holder: ("holder_id", Some(&self.holder_id)), token, session_id }.claim(target)
     }
 
-    /// The time to live that a renewal asks for, if it does.
+    /// The new time to live for a renewal, if one is given.
     pub fn renew_ttl_ms(&self) -> Checked<Option<u64>> {
         SCENE_TTL.given(self.ttl_ms.as_ref(), self.ttl_seconds.as_ref()).map_err(|fault| vec![fault])
     }
@@ -74,13 +75,13 @@ impl SceneLeaseRequest {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct SceneLease {
     pub scene_id: String,
-    /// The holder; null if nobody holds it.
+    /// The holder; null if it is free.
     pub holder_id: Option<String>,
     /// The fencing token of the present grant, or of the last one; 0 before the first.
     pub version: u64,
     /// When the lease expires by the store's clock, unless it is renewed.
     pub expires_at: Option<Timestamp>,
-    /// Milliseconds until it expires; 0 if nobody holds it.
+    /// Milliseconds until it expires; 0 if it is free.
     pub ttl_ms: u64,
     pub lease_id: Option<Uuid>,
     /// The session that it is attached to, if not one of its own.
@@ -112,7 +113,7 @@ impl SceneLease {
         }
     }
 
-    /// What an acquire or renewal got.
+    /// The lease that an acquire or renewal returned.
     pub fn granted(grant: &Grant) -> Self {
         let state = grant.state.as_ref().map(|state| to_value(&state.document));
         Self { state, repeated: grant.repeated, ..Self::held(&grant.lease) }
@@ -160,7 +161,8 @@ impl PutScene {
         let site = faults.maybe_name("site", self.site.as_deref());
         let about = self.name.as_ref().map_or_else(|| json!({}), |name| json!({ "name": name }));
         let attributes = faults.take(to_document("name", &about));
-        let (labels, lock_delay_ms) = (self.labels.clone(), self.lock_delay_ms);
+        let labels = self.labels.clone();
+        let lock_delay_ms = self.lock_delay_ms;
         faults.finish(|| Some(Declaration { site: site?, labels, attributes: attributes?, lock_delay_ms }))
     }
 }
@@ -170,7 +172,7 @@ impl PutScene {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Scene {
     pub scene_id: String,
-    /// The holder; null if nobody holds it.
+    /// The holder; null if it is free.
     pub holder_id: Option<String>,
     /// When the lease expires, unless it is renewed.
     pub expires_at: Option<Timestamp>,
@@ -193,7 +195,7 @@ impl Scene {
     }
 }
 
-/// Which shape a list of scenes has.
+/// The format of a list of scenes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -270,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn all_that_is_wrong_is_told() {
+    fn all_faults_are_reported() {
         let odd = request(r#"{"holder_id": "", "ttl_seconds": -1, "request_id": "a\u0000"}"#);
         let fields: Vec<_> = odd.terms().expect_err("odd").into_iter().map(|f| f.field).collect();
         assert_eq!(fields, ["holder_id", "request_id", "ttl_seconds"]);

@@ -25,8 +25,9 @@ use crate::{
     time::Timestamp,
 };
 
-/// The header by which whoever opens a session chooses its id, a UUID that is used for nothing else. A repeat of the
-/// request, even one that arrives late, then finds the session instead of opening another that supersedes it.
+/// The header with which a client chooses the id of the session that it opens, a UUID that is used for nothing else. A
+/// repeat of the request, even one that arrives late, then finds the session instead of opening another that supersedes
+/// it.
 pub const IDEMPOTENCY_KEY: &str = "idempotency-key";
 
 /// Opens a session. The holder's former session is superseded, and its leases expire.
@@ -45,7 +46,7 @@ pub struct OpenSession {
     pub metrics: Option<BTreeMap<String, Value>>,
     /// The former session, to be closed at once.
     pub replace: Option<Uuid>,
-    /// The replaced session is known to be fenced off, so nobody need wait for its deadline.
+    /// The replaced session is known to be fenced off, so the next holder need not wait for its deadline.
     #[serde(default)]
     pub fenced: bool,
     /// The last session of the process that asks, which comes back after it has ended: refused with
@@ -86,10 +87,10 @@ pub struct HeartbeatSession {
 }
 
 impl HeartbeatSession {
-    /// What is reported, if anything.
+    /// The reported metrics, if any.
     pub fn metrics(&self) -> Checked<Option<Document>> {
-        let told = self.metrics.as_ref().map(|metrics| to_document("metrics", metrics));
-        told.transpose().map_err(|fault| vec![fault])
+        let metrics = self.metrics.as_ref().map(|metrics| to_document("metrics", metrics));
+        metrics.transpose().map_err(|fault| vec![fault])
     }
 }
 
@@ -100,7 +101,7 @@ pub struct SessionBody {
     pub session_id: Uuid,
     pub tenant: String,
     pub holder: String,
-    /// What the session may still do.
+    /// A `current` session may renew and acquire, a `draining` one only renew, a `superseded` one neither.
     #[cfg_attr(feature = "openapi", schema(schema_with = crate::schema::standing))]
     pub standing: core::Standing,
     /// Milliseconds until it expires.
@@ -126,7 +127,7 @@ pub struct SessionBody {
     pub sealed_cursor: Option<String>,
     /// All leases attached to it; it holds nothing else.
     pub leases: Vec<HeldLease>,
-    /// What it will hold as soon as the present holders release it.
+    /// Leases that it gets as soon as the present holders release them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub pending: Vec<OfferedLease>,
 }
@@ -169,7 +170,7 @@ pub struct ClosedSession {
     pub released: u64,
 }
 
-/// A live session among all: who is there, and how it fares.
+/// A live session, with its load.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Node {
@@ -177,7 +178,7 @@ pub struct Node {
     pub node_id: String,
     pub tenant: String,
     pub session_id: Uuid,
-    /// What the session may still do.
+    /// A `current` session may renew and acquire, a `draining` one only renew, a `superseded` one neither.
     #[cfg_attr(feature = "openapi", schema(schema_with = crate::schema::standing))]
     pub standing: core::Standing,
     pub opened_at: Timestamp,
@@ -191,7 +192,7 @@ pub struct Node {
     pub group: Option<String>,
     /// Its share of keys relative to the others of its group, from `weight` in its metrics; 1 if not given.
     pub weight: f64,
-    /// What it last reported.
+    /// The metrics that it last reported.
     pub metrics: BTreeMap<String, Value>,
 }
 
@@ -275,8 +276,9 @@ mod tests {
     }
 
     #[test]
-    fn a_session_is_shown_with_what_hangs_on_it() {
-        let (session, lease) = (session(), lease_view(key("k"), "{}"));
+    fn a_session_shows_its_leases() {
+        let session = session();
+        let lease = lease_view(key("k"), "{}");
         let shown = SessionBody::of(&session, [&lease], [], StoreTime(2_000), 500);
         round_trip(&shown);
         assert_eq!(

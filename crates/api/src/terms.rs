@@ -1,4 +1,4 @@
-//! What the requests of all surfaces have in common: the terms of an acquire, and the proof of a lease.
+//! Parts that the requests of all surfaces share: the terms of an acquire, and the proof of a lease.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ use crate::{
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AcquireTerms {
     pub holder: Name,
-    /// What will keep the lease alive.
+    /// What keeps the lease alive: its own ttl or a session.
     pub tenure: AskedTenure,
     /// The client's name for the request.
     pub request: Option<Name>,
@@ -33,8 +33,17 @@ impl AcquireTerms {
     /// The whole command.
     pub fn acquire(self, key: ResourceKey, lease: LeaseId, undeclared: Undeclared) -> Acquire {
         let Self { holder, tenure, request, attributes } = self;
-        let (wait, holds_at_most) = (None, None);
-        Acquire { key, lease, holder, tenure, request, attributes, undeclared, wait, holds_at_most }
+        Acquire {
+            key,
+            lease,
+            holder,
+            tenure,
+            request,
+            attributes,
+            undeclared,
+            wait: None,
+            holds_at_most: None,
+        }
     }
 }
 
@@ -49,7 +58,7 @@ pub(crate) struct AcquireFields<'a> {
 
 impl AcquireFields<'_> {
     /// Checks the fields; `attributes` are made by the surface. With a session the ttl is the session's, and one that
-    /// is given nevertheless is checked and not used.
+    /// is given is checked but not used.
     pub fn checked(
         self,
         ttl: TtlBounds,
@@ -83,12 +92,40 @@ impl Proof<'_> {
     pub fn claim(self, target: Target) -> Checked<Claim> {
         let mut faults = Faults::default();
         let holder = faults.maybe_name(self.holder.0, self.holder.1);
-        let (token, session) = (self.token.map(Token), self.session_id.map(SessionId));
+        let token = self.token.map(Token);
+        let session = self.session_id.map(SessionId);
         faults.finish(|| Some(Claim { target, token, session, holder: holder? }))
     }
 }
 
-/// How long a request is to wait: for its turn in line, or for news.
+/// Declares requests that identify a lease by token, lease id or session: adds these fields to the request's own.
+macro_rules! lease_requests {
+    ($($(#[$attribute:meta])* pub struct $request:ident { $($own:tt)* })*) => {$(
+        $(#[$attribute])*
+        #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+        #[serde(deny_unknown_fields)]
+        #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+        pub struct $request {
+            /// The fencing token of the grant.
+            pub token: Option<u64>,
+            pub lease_id: Option<Uuid>,
+            /// The session that the lease is attached to.
+            pub session_id: Option<Uuid>,
+            /// The holder: checked, but not sufficient alone.
+            pub holder: Option<String>,
+            $($own)*
+        }
+
+        impl $request {
+            fn proof(&self) -> Proof<'_> {
+                Proof { holder: ("holder", self.holder.as_deref()), token: self.token, session_id: self.session_id }
+            }
+        }
+    )*};
+}
+pub(crate) use lease_requests;
+
+/// How long a request waits: for its turn in line, or for news.
 pub fn wait(given: Option<&Number>) -> Result<Duration, FieldError> {
     let Some(given) = given else { return Ok(Duration::ZERO) };
     let ms = given.as_u64().filter(|ms| *ms <= WAIT_MS_MAX);
@@ -111,7 +148,7 @@ pub(crate) fn state_write(at: &str, sequence: u64, document: &Value) -> Checked<
 pub struct FinalState {
     /// Must be above the stored one under the same token.
     pub sequence: u64,
-    /// What the next holder gets.
+    /// The document for the next holder.
     pub document: Value,
 }
 

@@ -85,7 +85,7 @@ impl fmt::Debug for Timestamp {
     }
 }
 
-/// What a time to live may be on some route. A request gives it as `ttl_ms` (whole) or `ttl_seconds` (may be
+/// The bounds of a time to live on some route. A request gives it as `ttl_ms` (whole) or `ttl_seconds` (may be
 /// fractional).
 ///
 /// ```
@@ -105,12 +105,12 @@ pub struct TtlBounds {
 }
 
 impl TtlBounds {
-    /// The time to live that is asked for, or the default.
+    /// The given time to live, or the default.
     pub fn resolve(self, ttl_ms: Option<&Number>, ttl_seconds: Option<&Number>) -> Result<u64, FieldError> {
         Ok(self.given(ttl_ms, ttl_seconds)?.unwrap_or(self.default_ms))
     }
 
-    /// The time to live that is asked for, if one is.
+    /// The given time to live, if any.
     pub fn given(
         self,
         ttl_ms: Option<&Number>,
@@ -118,7 +118,7 @@ impl TtlBounds {
     ) -> Result<Option<u64>, FieldError> {
         match (ttl_ms, ttl_seconds) {
             (Some(_), Some(_)) => {
-                Err(FieldError::new("ttl_ms", "and ttl_seconds are given: give one of them"))
+                Err(FieldError::new("ttl_ms", "and ttl_seconds are both given; give only one"))
             }
             (Some(ms), None) => self.ms("ttl_ms", ms).map(Some),
             (None, seconds) => seconds.map(|seconds| self.seconds("ttl_seconds", seconds)).transpose(),
@@ -128,14 +128,19 @@ impl TtlBounds {
     /// A whole number of milliseconds within the bounds.
     pub fn ms(self, field: &str, given: &Number) -> Result<u64, FieldError> {
         let Self { least_ms, most_ms, .. } = self;
-        let fault =
-            || FieldError::new(field, format!("is {given}; it must be {least_ms} to {most_ms}, whole"));
+        let fault = || {
+            FieldError::new(
+                field,
+                format!("is {given}; it must be a whole number from {least_ms} to {most_ms}"),
+            )
+        };
         given.as_u64().filter(|ms| (least_ms..=most_ms).contains(ms)).ok_or_else(fault)
     }
 
     /// A number of seconds within the bounds, as the nearest number of milliseconds.
     pub fn seconds(self, field: &str, given: &Number) -> Result<u64, FieldError> {
-        let (least, most) = (self.least_ms as f64 / 1000.0, self.most_ms as f64 / 1000.0);
+        let least = self.least_ms as f64 / 1000.0;
+        let most = self.most_ms as f64 / 1000.0;
         let fault = || FieldError::new(field, format!("is {given}; it must be {least} to {most}"));
         let ms = given.as_f64().map(|seconds| (seconds * 1000.0).round());
         // Within the bounds it is finite, positive and far below 2^53, so the cast is exact.
@@ -192,7 +197,7 @@ mod tests {
         assert_eq!(SCENE_TTL.resolve(None, Some(&number("1.0004"))), Ok(1_000));
         assert_eq!(CAMERA_TTL.resolve(None, Some(&number("300"))), Ok(300_000));
         let both = SCENE_TTL.resolve(Some(&number("1")), Some(&number("1"))).expect_err("both");
-        assert_eq!(both.to_string(), "ttl_ms and ttl_seconds are given: give one of them");
+        assert_eq!(both.to_string(), "ttl_ms and ttl_seconds are both given; give only one");
     }
 
     #[test]
@@ -205,7 +210,7 @@ mod tests {
         for odd in ["-5", "1000.5", "999", "86400001", "1e300"] {
             let fault = SCENE_TTL.resolve(Some(&number(odd)), None).expect_err(odd);
             assert_eq!(fault.field, "ttl_ms");
-            assert!(fault.message.ends_with("it must be 1000 to 86400000, whole"), "{fault}");
+            assert!(fault.message.ends_with("it must be a whole number from 1000 to 86400000"), "{fault}");
         }
     }
 }

@@ -49,7 +49,7 @@ pub struct WatchQuery {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct LeaseEvent {
-    /// What happened.
+    /// The kind of event.
     #[cfg_attr(feature = "openapi", schema(schema_with = crate::schema::event_name))]
     pub event_type: EventName,
     /// Its place in the order of all changes; a renewal has that of the change before it.
@@ -65,9 +65,9 @@ pub struct LeaseEvent {
     pub holder: Option<String>,
     pub token: Option<u64>,
     pub session_id: Option<Uuid>,
-    /// The id of the key that asked for it; null for what time did, and where no keys are in use.
+    /// The id of the key whose request caused it; null if time did, or if no keys are in use.
     pub by: Option<String>,
-    /// What else is known, depending on `event_type`.
+    /// Further fields, depending on `event_type`.
     pub details: BTreeMap<String, Value>,
     /// The key again, for cameras.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -98,7 +98,7 @@ impl LeaseEvent {
         told.named_for_cameras(attributes)
     }
 
-    /// A renewal, for watchers that ask for them (rule 19).
+    /// A renewal, for watchers that request them (rule 19).
     pub fn renewed(lease: &LeaseView, epoch: u64, revision: Revision) -> Self {
         let bare = Self::bare(EventName::LeaseRenewed, &lease.key, Cursor { epoch, revision: revision.0 });
         let expires_at = Timestamp::from(lease.deadline).to_string();
@@ -191,7 +191,7 @@ fn details(what: &What) -> (BTreeMap<String, Value>, Option<&Document>) {
     }
 }
 
-/// Who owns a resource as of a cursor.
+/// The owner of a resource at a cursor.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Ownership {
@@ -201,7 +201,7 @@ pub struct Ownership {
     pub site: Option<String>,
     /// The token of the present grant, or of the last one: a gate admits none below it.
     pub token: u64,
-    /// The lease, if someone holds it.
+    /// The lease, if it is held.
     pub lease_id: Option<Uuid>,
     pub holder: Option<String>,
     /// The session to attach the lease to; one of its own if not given.
@@ -252,7 +252,7 @@ pub struct Progress {
     pub timestamp: Timestamp,
 }
 
-/// The cursor asked for is older than what is kept, or of another epoch.
+/// The requested cursor is older than the oldest event that is kept, or of another epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Compacted {
@@ -287,7 +287,7 @@ pub enum WatchFrame {
     Resync(Resync),
 }
 
-/// A frame of the stream says what no frame of a watch says.
+/// A frame of the stream that cannot be parsed.
 #[derive(Debug, thiserror::Error)]
 #[error("a {event:?} frame of the watch cannot be read: {why}")]
 pub struct BadFrame {

@@ -1,41 +1,38 @@
-//! The REST control plane: parse, name, ask the engine, answer.
+//! The REST control plane: a request is read, turned into a command of the engine, and its outcome into a response.
+//!
+//! Each folder is a layer, and imports only from the layers below it:
 //!
 //! ```text
-//!   http       who calls (key, role), limits, problems; around every request: id, timeout, metrics, log
-//!    -> routes      one module per surface: names keys and policy, converts
-//!    -> commands    one function per command, with its answer --> engine --> core::decide
+//!   serve      Server: configuration, listener, connections, TLS, start and shutdown
+//!   routes     one module per surface: extracts, converts, submits, converts; the OpenAPI document
+//!   relays     background tasks that pass events on to message brokers and webhooks (beside routes)
+//!   http       around every request: id, caller and role, time limit, log, problem documents; extractors
+//!   context    what handlers share; one function per command, with its answer --> engine --> core::decide
+//!   placement  plans of where resources should be
+//!   state      what a node keeps between requests: API keys, quotas, rates; records in the store
+//!   metrics, limits, error
 //! ```
-//! Beside the requests, [`relays`] pass events on to message brokers and webhooks.
 //!
-//! Nothing here judges a lease, and nothing here writes but through the engine. [`Server`] starts it; [`keys`] works
-//! without it.
+//! Nothing here decides about a lease, and all writes go through the engine. [`Server`] starts it all; [`keys`] also
+//! works without a server.
 
-mod commands;
-mod config;
 mod context;
-mod entrance;
-mod files;
+mod error;
 mod http;
-mod incarnation;
-pub mod keys;
+mod limits;
 mod metrics;
-mod past;
 mod placement;
-mod quota;
-mod records;
 pub mod relays;
-mod ring;
 mod routes;
 mod serve;
-mod tenants;
-mod tls;
+mod state;
 
-pub use config::{ServerConfig, ServerLimits, TlsFiles};
 pub use context::Context;
-pub use entrance::Entrance;
-pub use http::{ApiError, Role};
-pub use quota::Quota;
+pub use error::ApiError;
+pub use limits::ServerLimits;
 pub use routes::{openapi_json, openapi_markdown};
-pub use serve::{Running, Server, StartError};
+pub use serve::{
+    Acceptor, Entrance, Protocols, Running, Server, ServerConfig, StartError, Tls, TlsError, TlsFiles,
+};
 pub use solehold_api::admin::Quotas;
-pub use tls::{Acceptor, Protocols, Tls, TlsError};
+pub use state::{identity::Role, keys, quota::Quota};

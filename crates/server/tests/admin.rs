@@ -23,7 +23,8 @@ async fn keys_come_in_pages() {
         admin = admin.or(Some(asking.with_key(made["key"].as_str().expect("a key"))));
     }
     let admin = admin.expect("a key");
-    let (mut names, mut next) = (Vec::new(), String::new());
+    let mut names = Vec::new();
+    let mut next = String::new();
     loop {
         let page = admin.get(&format!("{KEYS}?limit=2{next}")).await.json();
         names.extend(page["keys"].as_array().expect("keys").iter().map(|key| key["name"].to_string()));
@@ -95,7 +96,8 @@ async fn rotating_and_expiring_a_key_at_once_loses_neither() {
             keys::rotate(engine, &made.key.id, 0, None),
             keys::expire(engine, &made.key.id, Some(n * 1_000_000)),
         );
-        let (rotated, expires) = (rotated.expect("rotated"), expires.expect("it expires"));
+        let rotated = rotated.expect("rotated");
+        let expires = expires.expect("it expires");
         let stored = keys::get(engine, &made.key.id).await.expect("the key");
         assert_eq!(stored.expires_at, expires.expires_at, "the expiry is kept");
         let now = stored.rotated_at.expect("it was rotated");
@@ -125,7 +127,8 @@ async fn used() -> Asking {
 
 #[tokio::test]
 async fn an_export_comes_in_again_with_its_tokens() {
-    let (asking, other) = (used().await, serve().await);
+    let asking = used().await;
+    let other = serve().await;
     let retired = asking.send(Method::POST, "/api/v1/admin/retire", r#"{"to": "the other one"}"#).await;
     assert_eq!(retired.status, 204);
     let refused = asking.get("/api/v1/resources/job/1").await;
@@ -143,7 +146,8 @@ async fn an_export_comes_in_again_with_its_tokens() {
 
 #[tokio::test]
 async fn an_import_that_is_not_whole_is_refused() {
-    let (asking, other) = (used().await, serve().await);
+    let asking = used().await;
+    let other = serve().await;
     let export = asking.get("/api/v1/admin/export").await.text;
     let import = async |body: &str| other.send(Method::POST, "/api/v1/admin/import", body).await;
     let cut = export.rsplit_once("\n{").expect("lines").0;

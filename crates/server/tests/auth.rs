@@ -74,7 +74,8 @@ async fn garbage_does_not_hammer_the_store() {
     let store = Flaky::over(memory());
     let asking = serve_with(config(), store.clone()).await;
     asking.make_key(Role::Admin, None).await;
-    let (began, before) = (Instant::now(), store.reads());
+    let began = Instant::now();
+    let before = store.reads();
     let garbage = (0..200).map(|n| {
         let asking = asking.with_key(format!("shk_{n:016x}_{n:064x}"));
         async move { asking.get(KEYS).await.problem("unauthorized") }
@@ -156,7 +157,8 @@ async fn a_rotated_key_changes_its_text_and_the_old_one_runs_out() {
 async fn expired_and_revoked_keys_open_nothing() {
     let asking = with_admin().await;
     let (key, text) = asking.make_key(Role::Admin, None).await;
-    let (path, theirs) = (format!("{KEYS}/{}", key.id), asking.with_key(text));
+    let path = format!("{KEYS}/{}", key.id);
+    let theirs = asking.with_key(text);
     assert_eq!(theirs.get(KEYS).await.status, 200);
     asking.send(Method::PUT, &path, r#"{"expires_in_seconds": 0}"#).await.json();
     let refused = theirs.get(KEYS).await;
@@ -190,7 +192,7 @@ async fn a_rotation_at_the_same_moment_does_not_undo_a_revocation() {
 }
 
 #[tokio::test]
-async fn each_key_is_limited_by_itself() {
+async fn each_key_has_its_own_rate_limit() {
     let mut config = config();
     (config.limits.requests_per_second, config.limits.requests_burst) = (1, 20);
     let asking = serve_with(config, memory()).await;
@@ -260,7 +262,7 @@ async fn a_wrong_key_is_refused_even_where_none_is_needed() {
 }
 
 #[tokio::test]
-async fn metrics_can_be_asked_to_need_a_key() {
+async fn metrics_can_be_configured_to_need_a_key() {
     let asking = serve_with(ServerConfig { guard_metrics: true, ..config() }, memory()).await;
     let (_, reader) = asking.make_key(Role::Reader, None).await;
     let (_, of_tenant) = asking.make_key(Role::Reader, Some("acme")).await;

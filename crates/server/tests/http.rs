@@ -51,7 +51,7 @@ async fn a_large_body_is_refused_and_the_bound_is_named() {
 }
 
 #[tokio::test]
-async fn what_is_announced_to_be_too_large_is_refused_before_it_is_sent() {
+async fn a_body_announced_as_too_large_is_refused_before_it_is_sent() {
     let asking = serve().await;
     for (method, path, bytes, code) in [
         (Method::PUT, "/api/v1/resources/job/k", 1024 * 1024 + 1_u64, 413),
@@ -72,7 +72,7 @@ async fn what_is_announced_to_be_too_large_is_refused_before_it_is_sent() {
 }
 
 #[tokio::test]
-async fn a_body_that_stops_on_its_way_is_told_so() {
+async fn a_body_that_stops_arriving_is_a_request_timeout() {
     let mut config = config();
     config.limits.request_timeout = Duration::from_millis(300);
     let asking = serve_with(config, memory()).await;
@@ -164,7 +164,8 @@ async fn a_trailing_slash_or_none_and_encoded_slashes_stay_in_names() {
 async fn head_works_where_get_does() {
     let asking = serve().await;
     for path in ["/healthz", "/readyz", "/metrics", "/api/v1/openapi.json", "/api/v1/admin/keys"] {
-        let (get, head) = (asking.get(path).await, Answer::of(asking.request(Method::HEAD, path)).await);
+        let get = asking.get(path).await;
+        let head = Answer::of(asking.request(Method::HEAD, path)).await;
         assert_eq!((head.status, head.text.as_str()), (get.status, ""), "{path}");
         assert_eq!(head.header("content-type"), get.header("content-type"), "{path}");
     }
@@ -187,7 +188,7 @@ async fn answers_bear_the_request_id_and_the_node() {
 }
 
 #[tokio::test]
-async fn health_says_who_it_is_and_readiness_asks_the_store() {
+async fn health_names_the_node_and_readiness_checks_the_store() {
     let store = Flaky::over(memory());
     let asking = serve_with(config(), store.clone()).await;
     let health = asking.get(paths::HEALTH).await.json();
@@ -257,8 +258,10 @@ async fn metrics_tell_of_requests_and_operations() {
 
 #[tokio::test]
 async fn shutdown_lets_a_request_finish_and_takes_no_more() {
-    let (begun, may_end) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
-    let (tell, wait) = (begun.clone(), may_end.clone());
+    let begun = Arc::new(Notify::new());
+    let may_end = Arc::new(Notify::new());
+    let tell = begun.clone();
+    let wait = may_end.clone();
     let slow = async move || {
         tell.notify_one();
         wait.notified().await;
@@ -266,7 +269,8 @@ async fn shutdown_lets_a_request_finish_and_takes_no_more() {
     };
     let more = Router::new().route("/slow", get(slow));
     let running = Server::start_with(config(), memory(), more).await.expect("it starts");
-    let (url, address) = (running.url(), running.local_addr());
+    let url = running.url();
+    let address = running.local_addr();
     let request = tokio::spawn(reqwest::get(format!("{url}/slow")));
     timeout(PATIENCE, begun.notified()).await.expect("it is in flight");
     let shutdown = tokio::spawn(running.shutdown());
@@ -301,7 +305,7 @@ async fn a_bind_beyond_loopback_needs_a_key() {
 }
 
 #[tokio::test]
-async fn someone_who_says_nothing_or_half_a_word_is_shown_out() {
+async fn connections_without_a_complete_request_are_closed() {
     let mut config = config();
     config.limits.idle_timeout = Duration::from_millis(100);
     let asking = serve_with(config, memory()).await;

@@ -144,7 +144,9 @@ impl World {
 
     /// A body with which the operation would harm acme's things, if it were allowed.
     fn body(&self, operation: &Operation) -> String {
-        let (session, lease, token) = (&self.session, &self.lease, self.token);
+        let session = &self.session;
+        let lease = &self.lease;
+        let token = self.token;
         let item =
             json!({"kind": "job", "key": "nightly", "holder": "w1", "lease_id": lease, "token": token});
         let ask = json!({"kind": "job", "key": "nightly", "holder": "w1", "session_id": session, "request_id": "r1"});
@@ -264,7 +266,7 @@ fn without_time(text: &str) -> String {
 
 /// Below the role that is needed the answer is 403, and the body is not even looked at.
 #[tokio::test]
-async fn every_route_asks_for_its_role_before_it_reads_the_body() {
+async fn every_route_checks_the_role_before_it_reads_the_body() {
     let world = World::new().await;
     let roles = [Role::Reader, Role::Runner, Role::Admin];
     let mut by_role = Vec::new();
@@ -381,7 +383,8 @@ async fn a_limited_key_sees_and_touches_only_its_resources() {
         let issued = keys::create(world.asking.running.engine(), new).await.expect("a key");
         world.asking.with_key(secrecy::ExposeSecret::expose_secret(&issued.text))
     };
-    let (runner, reader) = (limited(Role::Runner).await, limited(Role::Reader).await);
+    let runner = limited(Role::Runner).await;
+    let reader = limited(Role::Reader).await;
     let ask = json!({"holder": "w3"}).to_string();
     assert_eq!(runner.send(Method::POST, "/api/v1/locks/nightly-1", &ask).await.status, 201);
     let refused = runner.send(Method::POST, "/api/v1/locks/weekly", &ask).await.problem("forbidden");

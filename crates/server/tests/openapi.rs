@@ -75,7 +75,7 @@ fn every_path_that_clients_know_is_described() {
 }
 
 #[test]
-fn every_operation_says_how_it_fails_and_how_to_be_let_in() {
+fn every_operation_documents_its_errors_and_its_role() {
     let document = document();
     assert!(document["components"]["securitySchemes"]["bearer"].is_object());
     assert!(document["components"]["securitySchemes"]["key"].is_object());
@@ -206,7 +206,7 @@ async fn every_operation_refuses_a_lower_role_before_it_reads_the_body() {
 }
 
 #[tokio::test]
-async fn what_is_described_is_there() {
+async fn every_described_route_exists() {
     let asking = serve().await;
     let served: Value = asking.get(paths::OPENAPI).await.json();
     assert_eq!(served, document());

@@ -43,7 +43,9 @@ async fn is_served(asking: &Asking, pair: &Pair) -> bool {
 #[tokio::test]
 async fn files_that_change_are_taken_over_and_bad_ones_are_not() {
     let folder = tempfile::tempdir().expect("a folder");
-    let (first, second, third) = (pair(), pair(), pair());
+    let first = pair();
+    let second = pair();
+    let third = pair();
     let files = write_pair(folder.path(), &first);
     let asking = serve_with(ServerConfig { tls: Some(files), ..config() }, memory()).await;
     assert!(asking.running.url().starts_with("https://"));
@@ -71,7 +73,8 @@ async fn files_that_change_are_taken_over_and_bad_ones_are_not() {
 #[tokio::test]
 async fn files_that_cannot_be_used_stop_the_start() {
     let folder = tempfile::tempdir().expect("a folder");
-    let (one, other) = (pair(), pair());
+    let one = pair();
+    let other = pair();
     let start = async |files: TlsFiles| {
         let started = Server::start(ServerConfig { tls: Some(files), ..config() }, memory()).await;
         started.expect_err("bad files").to_string()
@@ -89,7 +92,7 @@ async fn files_that_cannot_be_used_stop_the_start() {
 }
 
 #[tokio::test]
-async fn someone_who_does_not_speak_tls_holds_up_nobody() {
+async fn a_client_without_tls_does_not_block_others() {
     let folder = tempfile::tempdir().expect("a folder");
     let one = pair();
     let files = write_pair(folder.path(), &one);
@@ -101,7 +104,7 @@ async fn someone_who_does_not_speak_tls_holds_up_nobody() {
 }
 
 #[tokio::test]
-async fn http2_is_spoken_with_those_who_know_it() {
+async fn http2_is_used_with_clients_that_support_it() {
     let asking = support::serve().await;
     let mut stream = TcpStream::connect(asking.running.local_addr()).await.expect("a connection");
     stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await.expect("sent");

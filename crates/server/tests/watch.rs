@@ -148,7 +148,8 @@ async fn filters_and_tenants() {
     let asking = serve().await;
     let (_, text) = asking.make_key(Role::Reader, Some("blue")).await;
     let (_, admin) = asking.make_key(Role::Admin, None).await;
-    let (blue, admin) = (asking.with_key(text), asking.with_key(admin));
+    let blue = asking.with_key(text);
+    let admin = asking.with_key(admin);
     let mut all = Reading::open(&admin, "").await;
     let mut own = Reading::open(&blue, "").await;
     let mut cams = Reading::open(&admin, "?kind=cam&tenant=blue").await;
@@ -171,7 +172,7 @@ async fn filters_and_tenants() {
 }
 
 #[tokio::test]
-async fn renewals_are_told_to_those_who_ask() {
+async fn renewals_are_sent_to_watchers_that_request_them() {
     let asking = serve().await;
     let lease = acquire(&asking, key("default", "job", "a"), "w1").await;
     let mut reading = Reading::open(&asking, "?renewals=true").await;
@@ -182,7 +183,7 @@ async fn renewals_are_told_to_those_who_ask() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_before_the_stream_is_a_problem() {
+async fn an_invalid_watch_is_a_problem() {
     let mut config = config();
     config.engine.retention = Retention { events_ms: 0, events_max: 1, unsent_after: None };
     let asking = serve_with(config, memory()).await;
@@ -273,7 +274,7 @@ async fn a_watch_ends_with_its_key() {
 }
 
 #[tokio::test]
-async fn a_server_that_stops_says_so() {
+async fn a_stopping_server_reports_it() {
     let asking = serve().await;
     let mut reading = Reading::open(&asking, "").await;
     reading.next("snapshot").await.expect("a snapshot");

@@ -38,7 +38,7 @@ fn a_runners_acquire_is_taken() {
 }
 
 #[test]
-fn all_that_is_wrong_is_told() {
+fn all_faults_are_reported() {
     let odd = AcquireLease {
         camera_uuid: "a\nb".into(),
         shard_id: Some("x".repeat(100_000)),
@@ -76,7 +76,7 @@ fn a_lease_id_is_proof_and_the_rest_must_match() {
 }
 
 #[test]
-fn a_heartbeat_tells_its_stats_in_any_way() {
+fn a_heartbeat_reports_stats_in_any_form() {
     let stats = |body: &str| {
         let heartbeat: HeartbeatLease = body::parse(body.as_bytes()).expect(body);
         round_trip(&heartbeat);
@@ -178,12 +178,13 @@ fn an_envelope_is_flat_too() {
         (&json!(409), &json!(2), &json!("other"))
     );
 
-    let (lease_id, status) = (Uuid::from_u128(9), LeaseStatus::Released);
+    let lease_id = Uuid::from_u128(9);
+    let status = LeaseStatus::Released;
     round_trip(&Envelope::ended(EndedLease::new(lease_id, status, 0)));
 }
 
 #[test]
-fn the_end_of_a_lease_is_told_in_a_sentence() {
+fn the_end_of_a_lease_is_described_in_a_sentence() {
     let ended = EndedLease {
         ended_at: Some(StoreTime(1_000).into()),
         kind: Some("job".to_owned()),

@@ -148,7 +148,7 @@ fn a_grant_and_a_resource_are_shown() {
 }
 
 #[test]
-fn a_resource_that_nobody_may_have_yet_says_for_how_long() {
+fn a_held_back_resource_shows_for_how_long() {
     let view = lease_view(key("k"), "{}");
     let mut free = resource(&view, "{}");
     (free.lease, free.held_back_until) = (None, Some(StoreTime(5_000)));

@@ -44,7 +44,7 @@ fn a_registration_is_taken() {
 }
 
 #[test]
-fn all_that_is_wrong_is_told() {
+fn all_faults_are_reported() {
     let odd = RegisterRunner {
         port: Some(0),
         metrics_port: Some(70_000),
@@ -72,7 +72,7 @@ fn all_that_is_wrong_is_told() {
 }
 
 #[test]
-fn a_status_can_be_asked_for() {
+fn a_status_can_be_set() {
     let ask = |status: &str| {
         let body = json!({ "status": status }).to_string();
         body::parse::<PutRunnerStatus>(body.as_bytes()).map(PutRunnerStatus::wanted).map_err(Box::new)
@@ -101,7 +101,8 @@ fn a_runner_is_inactive_when_silent_and_without_a_session() {
 
 #[test]
 fn a_runner_is_shown_with_every_column() {
-    let (holder, session) = (holder(), session());
+    let holder = holder();
+    let session = session();
     let shown = Runner::of(&holder, Some(&session), 5, StoreTime(2_000));
     round_trip(&shown);
     let json = serde_json::to_value(&shown).expect("a runner");
@@ -129,7 +130,7 @@ fn a_runner_is_shown_with_every_column() {
 }
 
 #[test]
-fn a_heartbeat_tells_its_load_with_its_metrics() {
+fn a_heartbeat_reports_load_with_its_metrics() {
     let told = |body: &str| {
         let heartbeat: HeartbeatRunner = body::parse(body.as_bytes()).expect(body);
         heartbeat.metrics().expect("good").map(|metrics| metrics.as_str().to_owned())

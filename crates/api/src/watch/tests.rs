@@ -70,7 +70,7 @@ fn a_grant_has_the_pipelines_names_on_cameras() {
 }
 
 #[test]
-fn every_event_is_told() {
+fn every_event_is_sent() {
     let lease = lease_view(camera_key(), r#"{"shard_id":"s"}"#).lease;
     let mut ended = Ended::of(&lease);
     (ended.held_back_until, ended.reason) = (Some(StoreTime(31_000)), Some("broken".into()));

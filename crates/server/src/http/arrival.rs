@@ -1,4 +1,4 @@
-//! The body of a request, on its way in.
+//! The arrival of a request body.
 
 use std::{
     pin::Pin,
@@ -18,9 +18,9 @@ use axum::{
 use http_body_util::BodyExt;
 use hyper::body::{Frame, SizeHint};
 
-/// How much of a body that nobody wants is still read, in bytes.
+/// How much of the unread rest of a body is read and dropped, in bytes.
 const UNWANTED_BYTES_MAX: usize = 8 * 1024 * 1024;
-/// How long a body that nobody wants is still read.
+/// How long the unread rest of a body is read and dropped.
 const UNWANTED_FOR_MAX: Duration = Duration::from_secs(2);
 
 /// Whether the whole body of a request has arrived.
@@ -32,7 +32,7 @@ impl Arrival {
     pub fn of(request: &mut Request) -> Self {
         let arrival = Self(Arc::new(AtomicBool::new(request.body().is_end_stream())));
         if !arrival.is_complete() {
-            // A client that asks before it sends its body sends none if it is refused.
+            // A client that expects `100 Continue` sends no body if the request is rejected.
             let is_sent = !request.headers().contains_key(header::EXPECT);
             let body = std::mem::take(request.body_mut());
             *request.body_mut() = Body::new(ArrivingBody { body, arrival: arrival.clone(), is_sent });
@@ -45,7 +45,7 @@ impl Arrival {
     }
 }
 
-/// A body that says when all of it has arrived.
+/// A body that reports when all of it has arrived.
 ///
 /// A request may be answered before its body was read: the key is wrong, or the body is too large. A client that is
 /// still sending would then find the connection closed, and might never see the answer. So the rest of the body is
@@ -53,7 +53,7 @@ impl Arrival {
 struct ArrivingBody {
     body: Body,
     arrival: Arrival,
-    /// Whether the client sends the body without waiting to be asked for it.
+    /// Whether the client sends the body without waiting for `100 Continue`.
     is_sent: bool,
 }
 

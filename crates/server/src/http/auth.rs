@@ -1,4 +1,4 @@
-//! Which key a request shows, and whether it is valid.
+//! Authentication: which key or certificate a request has, and whether it is valid.
 
 use std::{net::IpAddr, sync::Arc};
 
@@ -9,8 +9,12 @@ use solehold_api::{
 };
 use solehold_core::key::Name;
 
-use super::{ApiError, Identity, local, rate::RateLimitKey};
-use crate::{Context, ring::Credential};
+use super::local;
+use crate::{
+    Context,
+    error::ApiError,
+    state::{identity::Identity, rates::RateLimitKey, ring::Credential},
+};
 
 /// Where a request comes from.
 #[derive(Debug, Clone)]
@@ -20,7 +24,7 @@ pub(crate) struct Peer {
     pub names: Arc<[Name]>,
 }
 
-/// Whether a path is for everyone: all but the surface, and the surface's description.
+/// Whether a path needs no key: all but the API, and the API's description.
 pub(crate) fn is_public(path: &str) -> bool {
     !path.starts_with(paths::BASE) || path == paths::OPENAPI
 }
@@ -30,7 +34,7 @@ pub(crate) fn is_probe(path: &str) -> bool {
     [paths::HEALTH, paths::HEALTH_CHECK, paths::READY].contains(&path)
 }
 
-/// Admits a request by the key that it shows, or without one while the store has none; not more often than allowed.
+/// Admits a request by its key, or without one while the store has none, within the rate limit.
 pub(crate) async fn admit(
     context: &Context,
     uri: &Uri,
@@ -39,7 +43,7 @@ pub(crate) async fn admit(
 ) -> Result<Identity, ApiError> {
     let ring = context.ring();
     let shown = shown(headers, peer);
-    // Without any keys one that is shown has no meaning: clients with a token of their own get in, too.
+    // While the store has no keys, a key in the request is ignored, so that clients with some other token are admitted.
     let is_open = match &shown {
         None => ring.is_open(),
         Some(shown) => ring.ignores(context.engine(), shown).await?,
@@ -54,9 +58,8 @@ pub(crate) async fn admit(
         Some((_, Ok(key))) => key,
         stranger => {
             context.rates().check(&RateLimitKey::at(peer.ip))?;
-            let (shown, _) =
-                stranger.ok_or_else(|| unauthorized("this needs a key, and the request shows none"))?;
-            let found = ring.find_anew(context.engine(), &shown).await?;
+            let (shown, _) = stranger.ok_or_else(|| unauthorized("the request has no API key"))?;
+            let found = ring.find_fresh(context.engine(), &shown).await?;
             found.map_err(|fault| unauthorized(fault.to_string()))?
         }
     };
@@ -66,11 +69,11 @@ pub(crate) async fn admit(
 
 fn unauthorized(detail: impl Into<String>) -> ApiError {
     let detail =
-        format!("{}; show one as `Authorization: Bearer <key>` or `X-API-Key: <key>`", detail.into());
+        format!("{}; send one as `Authorization: Bearer <key>` or `X-API-Key: <key>`", detail.into());
     Problem::new(ErrorCode::Unauthorized, detail).into()
 }
 
-/// What a request shows: a key, or else the certificate of its connection.
+/// The credential of a request: a key, or else the client certificate of its connection.
 pub(crate) fn shown<'a>(headers: &'a HeaderMap, peer: &'a Peer) -> Option<Credential<'a>> {
     let certificate = || (!peer.names.is_empty()).then(|| Credential::Certificate(&peer.names));
     shown_key(headers).map(Credential::Key).or_else(certificate)

@@ -1,4 +1,4 @@
-//! What a request says: its body, its query, the names in its path.
+//! Extractors for the body, the query and the names in the path of a request.
 
 use std::error::Error as _;
 
@@ -18,7 +18,7 @@ use solehold_api::{
 use solehold_core::key::SessionId;
 use uuid::Uuid;
 
-use super::ApiError;
+use crate::error::ApiError;
 
 /// A JSON body, whatever its Content-Type says (`curl -d` sends a form's), on DELETE too. Empty counts as `{}`.
 #[derive(Debug)]
@@ -29,7 +29,7 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
 
     async fn from_request(request: Request, _: &S) -> Result<Self, ApiError> {
         let body = request.into_body();
-        // What is announced to be too large is not waited for.
+        // A body whose announced length is too large is not read.
         if body.size_hint().lower() > BODY_BYTES_MAX as u64 {
             return Err(too_large());
         }
@@ -47,7 +47,7 @@ fn unread(error: axum::Error) -> ApiError {
 }
 
 fn too_large() -> ApiError {
-    let detail = format!("the body has more than {BODY_BYTES_MAX} bytes; ask for less at a time");
+    let detail = format!("the body has more than {BODY_BYTES_MAX} bytes; split the request");
     let problem = Problem::new(ErrorCode::PayloadTooLarge, detail);
     problem.limit("body_bytes", BODY_BYTES_MAX as u64).into()
 }
@@ -67,7 +67,7 @@ impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for Params<
     }
 }
 
-/// What the caller calls the session that it opens.
+/// The id that the caller has chosen for the session that it opens.
 #[derive(Debug, utoipa::IntoParams)]
 #[into_params(parameter_in = Header)]
 pub struct ChosenSession {

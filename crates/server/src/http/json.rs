@@ -1,4 +1,4 @@
-//! JSON answers.
+//! JSON responses.
 
 use axum::{
     http::{HeaderValue, header},
@@ -7,12 +7,12 @@ use axum::{
 use serde::Serialize;
 use solehold_api::problem::{ErrorCode, Problem};
 
-use super::ApiError;
+use crate::error::ApiError;
 
-/// What most answers take at most, in bytes.
+/// The size of most responses, in bytes.
 const USUAL_BYTES: usize = 1_024;
 
-/// A JSON answer. It ends with a newline, so that a prompt does not stand behind it in a terminal.
+/// A JSON response. It ends with a newline, so that a shell prompt begins on a line of its own.
 #[derive(Debug, Clone, Copy)]
 pub struct Json<T>(pub T);
 
@@ -24,8 +24,8 @@ impl<T: Serialize> IntoResponse for Json<T> {
                 ([kind], text).into_response()
             }
             Err(error) => {
-                tracing::error!(%error, "an answer cannot be written as JSON");
-                let detail = "the answer could not be written; the server's log has more";
+                tracing::error!(%error, "cannot serialize response as JSON; responding with an internal error");
+                let detail = "the response could not be serialized; see the server's log";
                 ApiError::from(Problem::new(ErrorCode::Internal, detail)).into_response()
             }
         }

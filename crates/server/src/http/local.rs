@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use axum::http::{HeaderMap, Uri, header, uri::Authority};
 use solehold_api::problem::{ErrorCode, Problem};
 
-use super::ApiError;
+use crate::error::ApiError;
 
 /// Refuses what a page from elsewhere may have sent: a name that is not this machine's (a page whose name was made to
 /// point here), or an origin that is not this server (a page that posts across).
@@ -21,7 +21,7 @@ pub(crate) fn check(uri: &Uri, headers: &HeaderMap) -> Result<(), ApiError> {
         return Ok(());
     }
     let detail =
-        "without keys only requests to localhost are accepted, and none from other web pages: create a key";
+        "without keys, only requests to localhost are accepted, and none from other web pages; create a key";
     Err(Problem::new(ErrorCode::Forbidden, detail).into())
 }
 

@@ -1,19 +1,12 @@
-//! What is measured: with the feature `metrics` for `/metrics`, without it nothing.
+//! The metrics of a node, which `/metrics` serves as OpenMetrics text.
 
-#[cfg(not(feature = "metrics"))]
-mod absent;
-#[cfg(feature = "metrics")]
 mod prometheus;
-#[cfg(feature = "metrics")]
 mod relays;
 
 use std::hash::{Hash, Hasher};
 
 use axum::extract::MatchedPath;
 
-#[cfg(not(feature = "metrics"))]
-pub(crate) use absent::Metrics;
-#[cfg(feature = "metrics")]
 pub(crate) use prometheus::Metrics;
 
 /// Something that a relay did.

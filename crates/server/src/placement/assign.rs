@@ -1,4 +1,4 @@
-//! What a plan tells one runner to do.
+//! The assignments of one runner according to a plan.
 
 use std::collections::BTreeSet;
 

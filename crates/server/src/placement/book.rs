@@ -1,8 +1,8 @@
-//! The plans that were made lately.
+//! The current plan of each tenant.
 //!
-//! A thousand runners that ask at once are answered from one plan. A plan is made again when the store has gone on or
-//! the registry has changed, but not more often than planning can keep up with, and after a second in any case, because
-//! time passes, too. For those who wait for another plan, one task for each tenant makes it (`follow.rs`).
+//! A thousand runners that poll at once are answered from one plan. A plan is made again when the store or the registry
+//! has changed, but not more often than planning can keep up with, and after one second in any case, since plans depend
+//! on time, too. For requests that wait for another plan, one task per tenant makes it (`follow.rs`).
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -25,7 +25,7 @@ use super::{
     facts::{Facts, Memory, Rows},
     records::ruling_algorithm,
 };
-use crate::http::ApiError;
+use crate::error::ApiError;
 
 /// After this time a plan is made again in any case.
 pub(super) const FRESH_FOR: Duration = Duration::from_secs(1);
@@ -99,13 +99,13 @@ fn hash(what: &impl Hash) -> u64 {
     hasher.finish()
 }
 
-/// What is known of one tenant's plans.
+/// The plans of one tenant.
 #[derive(Debug, Default)]
-pub(super) struct Page {
+pub(super) struct TenantPlans {
     present: Mutex<Present>,
     /// Counts the plans that were made.
     pub(super) made: watch::Sender<u64>,
-    /// Whether a task makes plans for those who wait for them.
+    /// Whether a task makes plans for waiting requests.
     pub(super) is_followed: parking_lot::Mutex<bool>,
 }
 
@@ -151,15 +151,25 @@ struct Present {
     memory: Arc<parking_lot::Mutex<Memory>>,
 }
 
-/// The plans of all tenants that were asked for.
-#[derive(Debug, Default)]
+/// The plans of all tenants for which one was requested.
+#[derive(Debug)]
 pub(crate) struct PlanBook {
-    pages: Mutex<HashMap<Name, Arc<Page>>>,
-    /// Counts changes of the registry that no event tells of.
+    engine: Engine,
+    node_id: String,
+    tenants: Mutex<HashMap<Name, Arc<TenantPlans>>>,
+    /// Counts changes of the registry for which there is no event.
     registry: watch::Sender<u64>,
 }
 
 impl PlanBook {
+    pub fn new(engine: Engine, node_id: String) -> Self {
+        Self { engine, node_id, tenants: Mutex::default(), registry: watch::Sender::default() }
+    }
+
+    pub(super) fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
     /// A runner has come, gone or changed its status, or the settings have changed: plans are made again.
     pub fn registry_changed(&self) {
         self.registry.send_modify(|count| *count += 1);
@@ -170,27 +180,21 @@ impl PlanBook {
         self.registry.subscribe()
     }
 
-    /// The present plan of a tenant. One caller at a time makes it; those who wait find it made.
-    pub async fn plan(
-        &self,
-        engine: &Engine,
-        node: &str,
-        tenant: &Name,
-        asker: Option<&KnownRunner>,
-    ) -> Result<Arc<Planned>, ApiError> {
-        let page = self.page(tenant).await;
-        let mut present = page.present.lock().await;
+    /// The present plan of a tenant. One caller at a time makes it; concurrent callers wait for that one.
+    pub async fn plan(&self, tenant: &Name, asker: Option<&KnownRunner>) -> Result<Arc<Planned>, ApiError> {
+        let plans = self.tenant_plans(tenant).await;
+        let mut present = plans.present.lock().await;
         let registry = *self.registry.borrow();
         let is_good = |planned: &&Arc<Planned>| {
-            is_fresh(planned, engine, registry) && asker.is_none_or(|asker| planned.knows(asker))
+            is_fresh(planned, &self.engine, registry) && asker.is_none_or(|asker| planned.knows(asker))
         };
         if let Some(planned) = present.last.as_ref().filter(is_good) {
             return Ok(planned.clone());
         }
         let began = BootTime::now();
-        let rows = Rows::read(engine, tenant).await?;
-        check_algorithm(ruling_algorithm(engine, node, rows.now()).await?)?;
-        // Shared with the thread: who asks may hang up while it plans, and nothing is forgotten by that.
+        let rows = Rows::read(&self.engine, tenant).await?;
+        check_algorithm(ruling_algorithm(&self.engine, &self.node_id, rows.now()).await?)?;
+        // Shared with the thread, so that nothing is lost if the caller disconnects while it plans.
         let memory = present.memory.clone();
         let mut planned = in_background(move || make(rows, &mut memory.lock())).await?;
         (planned.at, planned.took) = (BootTime::now(), BootTime::now().since(began));
@@ -198,16 +202,16 @@ impl PlanBook {
         planned.registry = registry;
         let planned = Arc::new(planned);
         present.last = Some(planned.clone());
-        page.made.send_modify(|count| *count += 1);
+        plans.made.send_modify(|count| *count += 1);
         Ok(planned)
     }
 
-    pub(super) async fn page(&self, tenant: &Name) -> Arc<Page> {
-        let mut pages = self.pages.lock().await;
-        if pages.len() >= TENANTS_MAX && !pages.contains_key(tenant) {
-            pages.clear();
+    pub(super) async fn tenant_plans(&self, tenant: &Name) -> Arc<TenantPlans> {
+        let mut tenants = self.tenants.lock().await;
+        if tenants.len() >= TENANTS_MAX && !tenants.contains_key(tenant) {
+            tenants.clear();
         }
-        pages.entry(tenant.clone()).or_default().clone()
+        tenants.entry(tenant.clone()).or_default().clone()
     }
 }
 
@@ -223,20 +227,23 @@ fn check_algorithm(ruling: u32) -> Result<(), ApiError> {
         return Ok(());
     }
     let detail = format!(
-        "a replica plans by version {ruling} of the algorithm, which this server does not know; upgrade it"
+        "another replica uses placement algorithm {ruling}, which this server does not support; upgrade this server"
     );
     Err(Problem::new(ErrorCode::Conflict, detail).into())
 }
 
 fn make(rows: Rows, memory: &mut Memory) -> Planned {
     let Facts { snapshot, revision, sessions, left_ms } = rows.facts(memory);
-    let (at, took, registry) = (BootTime::now(), Duration::ZERO, 0);
-    let (took_before, versions) = (took, OnceLock::new());
+    let at = BootTime::now();
+    let took = Duration::ZERO;
+    let registry = 0;
+    let took_before = took;
+    let versions = OnceLock::new();
     let plan = plan(&snapshot);
     Planned { plan, snapshot, revision, sessions, left_ms, registry, at, took, took_before, versions }
 }
 
-/// Computes something on a thread that may take its time, beside those that answer requests.
+/// Runs `compute` on a thread for blocking work, so that it does not delay requests.
 pub(super) async fn in_background<T: Send + 'static>(
     compute: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, ApiError> {

@@ -9,7 +9,7 @@ use solehold_core::{
 };
 
 use super::{Planned, book::in_background};
-use crate::http::ApiError;
+use crate::error::ApiError;
 
 /// How many runners that came back are shown.
 const SETTLING_SHOWN_MAX: usize = 10;
@@ -31,7 +31,7 @@ pub(crate) async fn explain(
         target: None,
         step: step_word(Step::Nothing).to_owned(),
         reason: "not_placed".to_owned(),
-        detail: "it is not placed: it is not declared, or it or its kind is excepted from placement"
+        detail: "not placed: the resource is not declared, or it or its kind is excluded from placement"
             .to_owned(),
         if_holder_dies: None,
         failures: failures.failures,

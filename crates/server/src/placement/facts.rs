@@ -27,8 +27,11 @@ use solehold_engine::{
 
 use super::records::Rules;
 use crate::{
-    http::{ApiError, Role},
-    keys::{self, Key},
+    error::ApiError,
+    state::{
+        identity::Role,
+        keys::{self, Key},
+    },
 };
 
 /// The most resources of a tenant that are planned.
@@ -40,11 +43,11 @@ const ATTEMPTS: usize = 3;
 /// Kinds that are never placed: zones are configuration, and locks are taken as they are needed.
 const UNPLACED: [&str; 2] = [kind::ZONE, "lock"];
 
-/// What a replica remembers between two snapshots, because the store forgets it. Another replica may remember less;
-/// then it plans otherwise for as long as a return window lasts, and the first to acquire has it.
+/// Facts that a replica remembers between two snapshots, because the store does not keep them. Another replica may
+/// remember less; then its plan differs for as long as a return window lasts, and the first runner to acquire wins.
 #[derive(Debug, Default)]
 pub(super) struct Memory {
-    /// The last holder of what nobody holds.
+    /// The last holder of each free resource.
     holders: HashMap<ResourceKey, Name>,
     runners: HashMap<Name, Seen>,
 }
@@ -89,8 +92,9 @@ impl Rows {
         let (holders, resources) = rows(engine, tenant).await?;
         if resources.more || holders.more {
             let most = format!("{RESOURCES_MAX} resources and {RUNNERS_MAX} runners");
-            let detail =
-                format!("tenant {tenant} has more than can be planned: {most}; except kinds in its settings");
+            let detail = format!(
+                "tenant {tenant} exceeds the planning limit of {most}; exclude kinds in its placement settings"
+            );
             return Err(Problem::new(ErrorCode::Conflict, detail).into());
         }
         let keys = keys_of(engine, &holders).await?;
@@ -105,7 +109,8 @@ impl Rows {
     /// What to plan from. It takes a while for a large fleet.
     pub fn facts(self, memory: &mut Memory) -> Facts {
         let Self { rules, holders, resources, keys } = self;
-        let (now, revision) = (resources.loaded.now, resources.loaded.cursor.revision.0);
+        let now = resources.loaded.now;
+        let revision = resources.loaded.cursor.revision.0;
         let mut reader = Reader { rules, keys, memory, now, held: BTreeMap::new(), left_ms: BTreeMap::new() };
         let placed = reader.resources(&resources);
         let (runners, sessions) = reader.runners(&holders, &placed);
@@ -230,7 +235,9 @@ impl Reader<'_> {
             .filter(|resource| resource.held)
             .filter_map(|resource| resource.holder.as_ref())
             .collect();
-        let (mut runners, mut sessions, mut seen) = (Vec::new(), BTreeMap::new(), HashMap::new());
+        let mut runners = Vec::new();
+        let mut sessions = BTreeMap::new();
+        let mut seen = HashMap::new();
         for holder in page.keys.iter().filter_map(|key| page.loaded.state.holder(key)) {
             let session = holder.session.and_then(|id| page.loaded.state.session(id));
             let live = session.filter(|session| session.is_live(self.now));
@@ -289,7 +296,7 @@ impl Reader<'_> {
     }
 }
 
-/// What a declaration says about placement. Few say anything, so most documents need not be read.
+/// The placement needs in a declaration. Few have any, so that most documents need not be parsed.
 fn needs(declared: &Declaration) -> PlacementNeeds {
     if !declared.attributes.as_str().contains(ATTRIBUTE) {
         return PlacementNeeds::default();

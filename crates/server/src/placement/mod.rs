@@ -1,4 +1,4 @@
-//! Plans of where resources should be (rule 27), made from the store by whichever replica is asked.
+//! Plans of where resources should be (rule 27). Every replica computes them from the store, on request.
 
 mod assign;
 mod book;

@@ -19,9 +19,8 @@ use solehold_core::{
 use solehold_engine::Engine;
 
 use crate::{
-    http::ApiError,
-    keys::{collection, record},
-    records,
+    error::ApiError,
+    state::records::{self, collection, record},
 };
 
 /// The collection of tenants' settings and shifts.
@@ -32,12 +31,12 @@ const FAILURES: &str = "failures";
 const PLANNERS: &str = "planner";
 /// A shift halts when the runners of the new group have reported this many failures.
 const SHIFT_FAILURES_MAX: u32 = 5;
-/// A replica that plans says so this often, and counts as live for three times as long.
+/// A replica that plans announces itself this often, and counts as live for three times as long.
 const SAID_EVERY_MS: u64 = 30_000;
-/// A replica that has not said for this long that it plans is forgotten: it was stopped, and has another name when it
-/// starts again.
+/// The record of a replica that has not announced itself for this long is removed: the replica was stopped, and has
+/// another name when it starts again.
 const PLANNER_KEPT_MS: u64 = 10 * 60_000;
-/// How many replicas are forgotten at once.
+/// How many records of stopped replicas are removed at once.
 const FORGOTTEN_MAX: usize = 64;
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
@@ -51,7 +50,7 @@ struct TenantRecord {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct FailureRecord {
     key: ResourceKey,
-    /// What was counted when it was written.
+    /// The counts at the time of the last write.
     #[serde(flatten)]
     failures: Failures,
     /// The newest reports, oldest first. Earlier versions kept no times: what they counted no longer counts.
@@ -108,7 +107,8 @@ impl FailureRecord {
         let surplus = (self.reports.len() + 1).saturating_sub(FAILURES_KEPT_MAX);
         self.reports.drain(..surplus);
         self.reports.push(FailureReport { at: now, runner: runner.to_string() });
-        let (runner_id, reason) = (runner.to_string(), reason.map(str::to_owned));
+        let runner_id = runner.to_string();
+        let reason = reason.map(str::to_owned);
         self.failures.last_failure = Some(LastFailure { runner_id, at: now.into(), reason });
         self.failures.quarantined |= self.reports.len() >= FAILURES_MAX;
     }
@@ -123,7 +123,8 @@ struct PlannerRecord {
 fn read<T: DeserializeOwned>(record: &Record) -> Option<T> {
     let read = serde_json::from_str(record.document.as_str());
     read.inspect_err(|error| {
-        tracing::error!(collection = %record.collection, id = %record.id, %error, "this record cannot be read");
+        let Record { collection, id, .. } = record;
+        tracing::error!(%collection, %id, %error, "cannot parse placement record; ignoring it");
     })
     .ok()
 }
@@ -179,7 +180,7 @@ pub(crate) async fn shift(engine: &Engine, tenant: &Name, shift: &ShiftState) ->
     change_tenant(engine, tenant, begin).await.map(drop)
 }
 
-/// What a tenant's resources are placed by.
+/// The placement settings and failures of a tenant.
 #[derive(Debug)]
 pub(super) struct Rules {
     pub policy: Policy,
@@ -211,7 +212,8 @@ pub(crate) async fn failures_of(
     engine: &Engine,
     key: &ResourceKey,
 ) -> Result<(Failures, Vec<Penalty>), ApiError> {
-    let (collection, id) = (collection(FAILURES), failure_id(key));
+    let collection = collection(FAILURES);
+    let id = failure_id(key);
     let wanted = solehold_core::command::Footprint {
         records: vec![(collection.clone(), id.clone())],
         ..Default::default()
@@ -293,8 +295,8 @@ pub(crate) async fn clear(engine: &Engine, key: &ResourceKey) -> Result<(), ApiE
     }
 }
 
-/// Says that this replica plans, if that was not said lately, and returns the lowest version of the algorithm among the
-/// replicas that are live: two versions of the server must not make two plans.
+/// Announces that this replica plans, unless it did so recently, and returns the lowest version of the algorithm among
+/// the live replicas: two versions of the server must not make two plans.
 pub(super) async fn ruling_algorithm(engine: &Engine, node: &str, now: StoreTime) -> Result<u32, ApiError> {
     let all = engine.records(&collection(PLANNERS)).await?;
     let is_live = |planner: &PlannerRecord| now.ms_after(planner.at) < 3 * SAID_EVERY_MS;
@@ -343,7 +345,7 @@ mod tests {
         let store = resident::memory(ticks.clone()).expect("a store in memory");
         let engine = Engine::start(store, EngineOptions::default(), Arc::new(()));
         for start in 0..100 {
-            let now = crate::keys::store_time(&engine).await.expect("the time");
+            let now = records::store_time(&engine).await.expect("the time");
             ruling_algorithm(&engine, &format!("node-{start}"), now).await.expect("a version");
             ticks.advance_ms(60_000);
         }
@@ -386,6 +388,6 @@ mod tests {
             (FAILURES_KEPT_MAX, FAILURES_KEPT_MAX)
         );
         assert_eq!(counted.runners.last().map(String::as_str), Some(runner(count - 1).as_str()));
-        crate::keys::record(FAILURES, name("a"), &record).expect("a document that can be stored");
+        records::record(FAILURES, name("a"), &record).expect("a document that can be stored");
     }
 }

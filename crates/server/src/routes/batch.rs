@@ -1,4 +1,4 @@
-//! Many leases in one request. Each item is decided by itself, in order; the answer is 200 with one result for each.
+//! Many leases in one request. Items are decided one by one, in order; the response is 200 with one result for each.
 
 use solehold_api::{
     batch::{AcquireItem, Batch, BatchItem, BatchResults, ReleaseItem, RenewItem},
@@ -16,12 +16,14 @@ use utoipa_axum::router::OpenApiRouter;
 
 use crate::{
     Context,
-    commands::{new_lease_id, unexpected},
+    context::{
+        commands::{new_lease_id, unexpected},
+        tenants::Named,
+    },
     http::{ApiError, Body, Caller, GuardedContext, Json, Params, TenantQuery, role},
-    tenants::Named,
 };
 
-/// Of how many refused items of a batch it is told how their leases ended: each takes a look into the history.
+/// For how many refused items of a batch the response explains how their leases ended: each reads the history.
 const EXPLAINED_MAX: usize = 100;
 
 pub fn routes() -> OpenApiRouter<GuardedContext> {
@@ -103,7 +105,7 @@ async fn release(
     Ok(results(caller.context(), commands).await)
 }
 
-/// A lease id identifies its tenant by itself, for a caller that has none and names none.
+/// A lease id also identifies its tenant, for a caller that has none and names none.
 async fn in_their_tenants(
     context: &Context,
     query: &TenantQuery,
@@ -123,7 +125,8 @@ async fn results(context: &Context, commands: Vec<Command>) -> Json<BatchResults
     let claims: Vec<_> = commands.iter().map(claimed).collect();
     let outcomes = context.submit_all(commands).await;
     let slack_ms = context.engine().clock_slack_ms();
-    let (mut results, mut explained) = (Vec::with_capacity(outcomes.len()), 0);
+    let mut results = Vec::with_capacity(outcomes.len());
+    let mut explained = 0;
     for (outcome, claimed) in outcomes.into_iter().zip(claims) {
         let result = match (outcome, claimed) {
             (Ok(Err(refusal)), Some(claimed)) if explained < EXPLAINED_MAX => {

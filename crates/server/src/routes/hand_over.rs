@@ -17,7 +17,7 @@ use utoipa_axum::router::OpenApiRouter;
 use super::{resource_view::ResourceView, resources::ResourcePath};
 use crate::{
     Context,
-    commands::{new_lease_id, unexpected},
+    context::commands::{new_lease_id, unexpected},
     http::{ApiError, Body, Caller, GuardedContext, Json, NamePath, Params, TenantQuery, role},
 };
 
@@ -25,7 +25,7 @@ pub fn routes() -> OpenApiRouter<GuardedContext> {
     OpenApiRouter::new().routes(routes!(get, offer, call_off))
 }
 
-/// Offers a held resource to its next holder. Both sides are told at once; when the present holder releases the
+/// Offers a held resource to its next holder. Both sides are notified at once; when the present holder releases the
 /// resource, the next one has it in the same moment, with a new token. If the present holder does not, the offer
 /// lapses.
 #[utoipa::path(
@@ -100,7 +100,7 @@ async fn session_of(context: &Context, tenant: &Name, to: NextHolder) -> Result<
         context.engine().load(&Footprint { holders: vec![key.clone()], ..Default::default() }).await?;
     let session = found.state.holder(&key).and_then(|holder| holder.session);
     let nobody = || {
-        let detail = format!("{} has no session, so it cannot take over anything", key.name);
+        let detail = format!("{} has no session, so it cannot take over a resource", key.name);
         Problem::new(ErrorCode::NoSession, detail)
     };
     Ok(session.ok_or_else(nobody)?)

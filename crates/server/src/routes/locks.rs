@@ -22,7 +22,7 @@ use crate::{
 /// The kind of a lock among resources.
 const KIND: &str = "lock";
 
-/// How many of those in line are shown in a list.
+/// How many waiters of each lock a list shows.
 const LINE_SHOWN: usize = WAITERS_LOADED;
 
 pub fn routes() -> OpenApiRouter<GuardedContext> {
@@ -87,7 +87,7 @@ async fn get(
         (status = 200, description = "It had already been granted to the same request id", body = GrantBody),
         (status = 201, description = "It was granted", body = GrantBody),
         (status = 404, description = "There is no such session"),
-        (status = 409, description = "It is held by someone else, and the time to wait is over"),
+        (status = 409, description = "It is held by another client, and the time to wait is over"),
     )
 )]
 async fn acquire(
@@ -107,7 +107,7 @@ async fn acquire(
     responses(
         (status = 200, description = "It was renewed", body = GrantBody),
         (status = 404, description = "There is no such lock, lease or session"),
-        (status = 409, description = "The lock was lost, or is held by someone else"),
+        (status = 409, description = "The lock was lost, or is held by another client"),
     )
 )]
 async fn renew(
@@ -127,7 +127,7 @@ async fn renew(
     responses(
         (status = 204, description = "It was released; the first in line has it"),
         (status = 404, description = "There is no such lock or lease"),
-        (status = 409, description = "The lock was lost, or is held by someone else"),
+        (status = 409, description = "The lock was lost, or is held by another client"),
     )
 )]
 async fn release(

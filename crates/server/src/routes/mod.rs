@@ -1,4 +1,5 @@
-//! The surfaces, one module each. A handler extracts, converts, asks the engine, and converts.
+//! The surfaces, one module each. A handler extracts its arguments, converts them to a command, submits it to the
+//! engine, and converts the outcome.
 
 #[macro_use]
 mod guarded;
@@ -10,7 +11,6 @@ mod hand_over;
 mod history;
 mod leases;
 mod locks;
-#[cfg(feature = "metrics")]
 mod metrics;
 mod nodes;
 mod openapi;
@@ -23,7 +23,15 @@ mod scenes;
 mod sessions;
 mod watch;
 
-use axum::{Router, middleware};
+use std::sync::LazyLock;
+
+use axum::{
+    Router,
+    http::header,
+    middleware,
+    response::{IntoResponse, Response},
+};
+use serde_json::Value;
 use solehold_api::{
     paths,
     problem::{ErrorCode, Problem},
@@ -32,19 +40,16 @@ use utoipa_axum::router::OpenApiRouter;
 
 use crate::{
     Context,
-    http::{ApiError, GuardedContext, around},
+    http::{Anyone, ApiError, GuardedContext, around},
 };
 
-pub use openapi::{openapi_json, openapi_markdown};
 pub(crate) use ops::{Liveness, liveness};
 
 /// All routes, and their description.
 fn all() -> OpenApiRouter<GuardedContext> {
     // No router within a router: each would take the path of every request apart and put it together again.
-    let router = OpenApiRouter::with_openapi(openapi::frame());
-    #[cfg(feature = "metrics")]
-    let router = router.merge(metrics::routes());
-    router
+    OpenApiRouter::with_openapi(openapi::frame())
+        .merge(metrics::routes())
         .merge(ops::routes())
         .merge(scenes::routes())
         .merge(leases::routes())
@@ -59,7 +64,7 @@ fn all() -> OpenApiRouter<GuardedContext> {
         .merge(batch::routes())
         .merge(watch::routes())
         .merge(admin::routes())
-        .merge(openapi::routes())
+        .routes(routes!(get_document))
 }
 
 /// The router that serves it all, and `more`.
@@ -79,9 +84,30 @@ async fn no_such_route() -> ApiError {
 }
 
 async fn method_not_allowed() -> ApiError {
-    Problem::new(
-        ErrorCode::MethodNotAllowed,
-        "the path exists, but not with this method; see the Allow header",
-    )
-    .into()
+    Problem::new(ErrorCode::MethodNotAllowed, "this path does not support the method; see the Allow header")
+        .into()
+}
+
+/// The OpenAPI document of all routes, as JSON.
+pub fn openapi_json() -> &'static str {
+    static TEXT: LazyLock<String> = LazyLock::new(|| format!("{:#}\n", document()));
+    &TEXT
+}
+
+/// The OpenAPI document as Markdown, with `calls` as examples.
+pub fn openapi_markdown(calls: &str) -> String {
+    openapi::markdown::render(&document(), calls)
+}
+
+fn document() -> Value {
+    openapi::document(all().into_openapi())
+}
+
+/// This description.
+#[utoipa::path(
+    get, path = paths::OPENAPI, tag = "operating", operation_id = "openapi",
+    responses((status = 200, description = "The OpenAPI document", body = HashMap<String, Value>))
+)]
+async fn get_document(_: Anyone) -> Response {
+    ([(header::CONTENT_TYPE, "application/json")], openapi_json()).into_response()
 }

@@ -43,7 +43,8 @@ async fn list(
 
 /// The active nodes among those found.
 fn live(found: &HolderPage) -> impl Iterator<Item = Node> {
-    let (state, now) = (&found.loaded.state, found.loaded.now);
+    let state = &found.loaded.state;
+    let now = found.loaded.now;
     let sessions = found.keys.iter().filter_map(|key| state.session(state.holder(key)?.session?));
     sessions.filter(move |session| session.is_live(now)).map(move |session| Node::of(session, now))
 }
@@ -54,7 +55,7 @@ fn live(found: &HolderPage) -> impl Iterator<Item = Node> {
 struct RouteQuery {
     /// Those whose metrics name this group; all, if not given.
     group: Option<String>,
-    /// Whose, for a key that may see several tenants.
+    /// The tenant, for a key that may access several.
     tenant: Option<String>,
 }
 
@@ -88,7 +89,8 @@ async fn route(
 
 /// All active nodes of a tenant.
 async fn all_live(context: &Context, tenant: &Name) -> Result<Vec<Node>, ApiError> {
-    let (mut nodes, mut cursor) = (Vec::new(), None);
+    let mut nodes = Vec::new();
+    let mut cursor = None;
     loop {
         let (found, next) = holders(context, tenant, false, cursor.as_ref(), PAGE_SIZE_MAX).await?;
         nodes.extend(live(&found));

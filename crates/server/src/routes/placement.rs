@@ -39,13 +39,13 @@ pub fn routes() -> OpenApiRouter<GuardedContext> {
         .routes(routes!(get_settings, put_settings))
 }
 
-/// What the path of a resource names.
+/// The path of a resource.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Path)]
 struct PlacedPath {
-    /// What sort of thing.
+    /// The kind of the resource.
     kind: String,
-    /// Which one of that sort; a slash within is `%2F`.
+    /// The key of the resource; a slash within it is `%2F`.
     key: String,
 }
 
@@ -254,7 +254,7 @@ async fn shift(
     Ok(Json(shift))
 }
 
-/// Returns what is tuned about the placement of a tenant's resources.
+/// Returns the placement settings of a tenant.
 #[utoipa::path(
     get, path = paths::PLACEMENT, tag = "placement", operation_id = "get_placement", params(TenantQuery),
     responses((status = 200, description = "The settings; what is null is as by default", body = PlacementSettings))

@@ -25,7 +25,7 @@ use utoipa_axum::router::OpenApiRouter;
 
 use crate::{
     Context,
-    commands::new_lease_id,
+    context::commands::new_lease_id,
     http::{ApiError, Body, Caller, GuardedContext, Identity, Json, NamePath, Params, TenantQuery, role},
     routes::{
         history::event_page,
@@ -46,13 +46,13 @@ pub fn routes() -> OpenApiRouter<GuardedContext> {
         .routes(routes!(history))
 }
 
-/// What the path of a resource names.
+/// The path of a resource.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Path)]
 pub struct ResourcePath {
-    /// What sort of thing.
+    /// The kind of the resource.
     kind: String,
-    /// Which one of that sort; a slash within is `%2F`.
+    /// The key of the resource; a slash within it is `%2F`.
     key: String,
 }
 
@@ -215,7 +215,7 @@ async fn remove(
     params(ResourcePath, TenantQuery),
     responses(
         (status = 200, description = "The lease", body = HeldLease),
-        (status = 404, description = "Nobody holds it; if someone did, `ended` says how the last lease ended"),
+        (status = 404, description = "The resource is not held; `ended` describes the end of the last lease, if there was one"),
     )
 )]
 async fn get_lease(
@@ -231,7 +231,7 @@ async fn get_lease(
     }
 }
 
-/// Acquires a resource that nobody holds, or waits in line for it. A grant after waiting lapses unless it is renewed
+/// Acquires a free resource, or waits in line for one that is held. A grant after waiting lapses unless it is renewed
 /// itself within `confirm_within_ms`: a heartbeat of its session does not confirm it. An undeclared resource exists
 /// only while it is held.
 #[utoipa::path(
@@ -241,7 +241,7 @@ async fn get_lease(
         (status = 200, description = "It had already been granted to the same request id", body = GrantBody),
         (status = 201, description = "It was granted", body = GrantBody),
         (status = 404, description = "There is no such session"),
-        (status = 409, description = "It is held by someone else, or held back"),
+        (status = 409, description = "It is held by another client, or held back"),
     )
 )]
 async fn acquire(
@@ -260,7 +260,8 @@ pub async fn hold(
     key: ResourceKey,
     body: &AcquireResource,
 ) -> Result<(StatusCode, Json<GrantBody>), ApiError> {
-    let (asked, wait) = (body.terms()?, body.wait()?);
+    let asked = body.terms()?;
+    let wait = body.wait()?;
     context.check_resource_quota(&key).await?;
     let lease = new_lease_id(&key);
     let ask = asked.acquire(key, lease, Undeclared::Allow);
@@ -276,7 +277,7 @@ pub async fn hold(
     responses(
         (status = 204, description = "It was released"),
         (status = 404, description = "There is no such resource or lease"),
-        (status = 409, description = "The lease was lost, or is held by someone else"),
+        (status = 409, description = "The lease was lost, or is held by another client"),
     )
 )]
 async fn release(
@@ -306,7 +307,7 @@ pub async fn let_go(
     responses(
         (status = 200, description = "It was renewed", body = GrantBody),
         (status = 404, description = "There is no such resource, lease or session"),
-        (status = 409, description = "The lease was lost, or is held by someone else"),
+        (status = 409, description = "The lease was lost, or is held by another client"),
     )
 )]
 async fn renew(
@@ -330,7 +331,7 @@ pub async fn keep(
 }
 
 /// Revokes a lease. The resource is held back until the old deadline, unless the old holder is known to be fenced off.
-/// With `fenced`, a resource that nobody holds any longer stops being held back.
+/// With `fenced`, a free resource stops being held back.
 #[utoipa::path(
     post, path = paths::RESOURCE_LEASE_REVOKE, tag = "resources", operation_id = "revoke_resource",
     params(ResourcePath, TenantQuery), request_body = RevokeResource,

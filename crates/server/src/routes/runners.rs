@@ -37,14 +37,12 @@ use super::{
 };
 use crate::{
     Context, Quota,
-    commands::new_session_id,
+    context::{commands::new_session_id, incarnation::is_own, tenants::Named},
     http::{
         ApiError, Body, Caller, ChosenSession, GuardedContext, Json, NamePath, Params, TenantQuery, role,
     },
-    incarnation::is_own,
     placement::KnownRunner,
     routes::resource_view::resource_page,
-    tenants::Named,
 };
 
 /// Of how many runners in a list it is read at once what they hold.
@@ -77,10 +75,7 @@ fn is_registered(loaded: &LoadedRows, key: &HolderKey) -> bool {
 /// Reads a registered runner with its present session.
 async fn find(context: &Context, key: &HolderKey) -> Result<LoadedRows, ApiError> {
     let loaded = load(context, key).await?;
-    match is_registered(&loaded, key) {
-        true => Ok(loaded),
-        false => Err(Refusal::NoHolder(key.name.clone()).into()),
-    }
+    if is_registered(&loaded, key) { Ok(loaded) } else { Err(Refusal::NoHolder(key.name.clone()).into()) }
 }
 
 fn present_session<'a>(loaded: &'a LoadedRows, holder: &Holder) -> Option<&'a Session> {
@@ -107,7 +102,8 @@ async fn status_of(context: &Context, key: &HolderKey) -> Result<RunnerStatus, A
 
 /// Everything that is held under a runner's name, in whichever session or none.
 async fn held_by(context: &Context, key: &HolderKey) -> Result<(Vec<LeaseView>, u64), ApiError> {
-    let (mut leases, mut cursor) = (Vec::new(), None);
+    let mut leases = Vec::new();
+    let mut cursor = None;
     loop {
         let asked = ResourceQuery {
             holder: Some(key.name.clone()),
@@ -237,7 +233,8 @@ async fn by_session(
     id: Uuid,
     metrics: Option<Document>,
 ) -> Result<Json<RunnerHeartbeat>, ApiError> {
-    let (tenant, holder) = (key.tenant.clone(), Some(key.name.clone()));
+    let tenant = key.tenant.clone();
+    let holder = Some(key.name.clone());
     let command = Command::Heartbeat { tenant, session: SessionId(id), holder, metrics };
     let view = context.session(command).await?;
     let set = lease_set(context, &view).await?;
@@ -325,7 +322,8 @@ async fn remove(
         Some(_) => released += release_own(context, &key, &held).await?,
         None => revoked += context.end_removed(&held).await?,
     }
-    let (runner_id, leases_released) = (key.name.to_string(), released + revoked);
+    let runner_id = key.name.to_string();
+    let leases_released = released + revoked;
     Ok(Json(RemovedRunner { success: true, runner_id, released, leases_released, revoked }))
 }
 
@@ -338,7 +336,7 @@ async fn release_own(context: &Context, key: &HolderKey, held: &[LeaseView]) -> 
     let commands = held.iter().filter(|lease| is_own(lease)).map(release).collect();
     let mut released = 0;
     for outcome in context.submit_all(commands).await {
-        // One that is refused has ended by itself meanwhile.
+        // If it is refused, the lease has ended in the meantime.
         released += usize::from(outcome?.is_ok());
     }
     Ok(released)
@@ -379,7 +377,7 @@ async fn put_status(
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
 struct AssignmentsQuery {
-    /// Whose, for a key that may see several tenants.
+    /// The tenant, for a key that may access several.
     tenant: Option<String>,
     /// The `version` of an earlier answer: wait for another one.
     known: Option<String>,
@@ -387,7 +385,7 @@ struct AssignmentsQuery {
     wait_ms: Option<u64>,
 }
 
-/// Returns what a runner has to work on: what it holds now, and what the plan tells it to keep, acquire and release.
+/// Returns the assignments of a runner: the leases that it holds, and the resources to keep, acquire and release.
 ///
 /// With `known` and `wait_ms` the answer comes as soon as something else is planned for the runner than in the answer
 /// of that version, and at the latest after `wait_ms`.

@@ -26,7 +26,7 @@ use utoipa_axum::router::OpenApiRouter;
 
 use crate::{
     Context,
-    commands::new_lease_id,
+    context::commands::new_lease_id,
     http::{ApiError, Body, Caller, GuardedContext, Json, NamePath, Params, TenantQuery, role},
     routes::resource_view::{ResourceView, resource_key, resource_page},
 };
@@ -59,7 +59,7 @@ enum Scenes {
 async fn list(caller: Caller<role::Reader>, Params(query): Params<SceneQuery>) -> Result<Response, ApiError> {
     let context = caller.context();
     let tenant = caller.tenant(query.tenant.as_deref())?;
-    // Existing clients know no pages: a list is as long as a page may be, unless they ask for less.
+    // Existing clients do not page: without `limit` a list has the maximum page size.
     let limit = query.limit.unwrap_or(limits::PAGE_SIZE_MAX as i64);
     let (found, next) =
         resource_page(context, &tenant, asked(&query)?, query.cursor.as_ref(), Some(limit)).await?;
@@ -101,7 +101,7 @@ fn next_path(query: &SceneQuery, cursor: PageCursor) -> String {
     path
 }
 
-/// How many scenes there are in all, on whichever page this is.
+/// The number of scenes on all pages.
 async fn count(
     context: &Context,
     tenant: &Name,
@@ -111,7 +111,8 @@ async fn count(
     if query.cursor.is_none() && !page.more {
         return Ok(page.keys.len() as u64);
     }
-    let (mut count, mut cursor) = (0, None);
+    let mut count = 0;
+    let mut cursor = None;
     loop {
         let limit = Some(limits::PAGE_SIZE_MAX as i64);
         let (found, next) = resource_page(context, tenant, asked(query)?, cursor.as_ref(), limit).await?;
@@ -206,7 +207,7 @@ async fn remove(
 #[utoipa::path(
     get, path = paths::SCENE_LEASE, tag = "scenes", operation_id = "get_scene_lease",
     params(("id" = String, Path, description = "The scene"), TenantQuery),
-    responses((status = 200, description = "The lease. If nobody holds the scene, `holder_id` is null and `version` is the last token", body = SceneLease))
+    responses((status = 200, description = "The lease. If the scene is free, `holder_id` is null and `version` is the last token", body = SceneLease))
 )]
 async fn get_lease(
     caller: Caller<role::Reader>,
@@ -219,14 +220,14 @@ async fn get_lease(
     Ok(Json(SceneLease::of(&seen.resource, seen.lease.as_ref())))
 }
 
-/// Acquires the lease on a scene that nobody holds.
+/// Acquires the lease on a free scene.
 #[utoipa::path(
     post, path = paths::SCENE_LEASE, tag = "scenes", operation_id = "acquire_scene",
     params(("id" = String, Path, description = "The scene"), TenantQuery), request_body = SceneLeaseRequest,
     responses(
         (status = 201, description = "It was granted; `version` is the fencing token", body = SceneLease),
         (status = 404, description = "There is no such scene, or no such session"),
-        (status = 409, description = "It is held by someone else, or held back"),
+        (status = 409, description = "It is held by another client, or held back"),
     )
 )]
 async fn acquire(
@@ -260,10 +261,11 @@ async fn renew(
     let key = scene(caller.tenant(query.tenant.as_deref())?, &id)?;
     let claim = body.claim(Target::Resource(key))?;
     let renewed = caller.context().renew(claim, body.renew_ttl_ms()?, None).await;
-    let grant = renewed.map_err(|failure| match is_lost(&failure) {
-        true => failure.0.as_not_found().into(),
-        false => failure,
-    })?;
+    let grant = renewed.map_err(
+        |failure| {
+            if is_lost(&failure) { failure.0.as_not_found().into() } else { failure }
+        },
+    )?;
     Ok(Json(SceneLease::granted(&grant)))
 }
 

@@ -20,13 +20,11 @@ use utoipa_axum::router::OpenApiRouter;
 
 use crate::{
     Context, Quota,
-    commands::new_session_id,
+    context::{about, commands::new_session_id, tenants::Named},
     http::{
-        ApiError, Body, Caller, ChosenSession, GuardedContext, Json, NamePath, Params, TenantQuery, about,
-        role,
+        ApiError, Body, Caller, ChosenSession, GuardedContext, Json, NamePath, Params, TenantQuery, role,
     },
     routes::watch::wire_cursor,
-    tenants::Named,
 };
 
 pub fn routes() -> OpenApiRouter<GuardedContext> {
@@ -44,7 +42,7 @@ fn session_id(id: &str) -> Result<SessionId, ApiError> {
 
 fn no_session(id: &str) -> ApiError {
     let shown: String = id.chars().take(64).collect();
-    Problem::new(ErrorCode::NoSession, format!("there is no session {shown}: open another one")).into()
+    Problem::new(ErrorCode::NoSession, format!("session {shown} does not exist; open a new one")).into()
 }
 
 /// Everything attached to a session that was just opened or renewed. If the session is over by the time that this is
@@ -68,7 +66,8 @@ pub async fn witness(context: &Context, sealed_cursor: Option<&str>) -> Result<(
 async fn shown(context: &Context, view: &SessionView) -> Result<SessionBody, ApiError> {
     let set = lease_set(context, view).await?;
     let leases: Vec<_> = set.lasting(view).collect();
-    let (slack_ms, cursor) = (context.engine().clock_slack_ms(), context.engine().cursor());
+    let slack_ms = context.engine().clock_slack_ms();
+    let cursor = context.engine().cursor();
     Ok(SessionBody {
         epoch: Some(cursor.epoch),
         revision: set.revision.0,
@@ -128,7 +127,8 @@ async fn heartbeat(
     Body(body): Body<HeartbeatSession>,
 ) -> Result<Json<SessionBody>, ApiError> {
     let context = caller.context();
-    let (id, metrics) = (session_id(&id)?, body.metrics()?);
+    let id = session_id(&id)?;
+    let metrics = body.metrics()?;
     let tenant = context.tenant_of(query.tenant.as_deref(), Named::Session(id)).await?;
     witness(context, body.sealed_cursor.as_deref()).await?;
     let command = Command::Heartbeat { tenant, session: id, holder: None, metrics };

@@ -34,7 +34,7 @@ use utoipa_axum::router::OpenApiRouter;
 use crate::{
     Context,
     http::{ApiError, Caller, GuardedContext, Identity, Params, role},
-    quota::OpenWatch,
+    state::quota::OpenWatch,
 };
 
 /// A silent stream gets a comment this often.
@@ -76,18 +76,21 @@ async fn watch(
         None => None,
     };
     let watch = context.engine().watch(from, filter).await.map_err(failed)?;
-    let (at, stopping) = (watch.cursor(), context.stopping());
-    let (context, key) = (context.clone(), caller.key_id().cloned());
+    let at = watch.cursor();
+    let stopping = context.stopping();
+    let context = context.clone();
+    let key = caller.key_id().cloned();
     let stream = WatchStream { context, watch, at, key, stopping, is_over: false, _open: open };
     let headers = [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-store")];
     Ok((headers, Body::from_stream(stream.stream())).into_response())
 }
 
-/// What the caller may see of what it asks for.
+/// The filter of a query, limited to resources that the caller may see.
 fn filter(caller: &Identity, query: &WatchQuery) -> Result<Filter, ApiError> {
     let tenant = caller.tenant_or_all(query.tenant.as_deref())?;
     let name = |field, text: &Option<String>| text.as_deref().map(|t| field::name(field, t)).transpose();
-    let (kind, holder) = (name("kind", &query.kind)?, name("holder", &query.holder)?);
+    let kind = name("kind", &query.kind)?;
+    let holder = name("holder", &query.holder)?;
     Ok(Filter { tenant, kind, holder, renewals: query.renewals })
 }
 
@@ -111,7 +114,7 @@ async fn check(context: &Context, given: Cursor) -> Result<store::Cursor, ApiErr
     if from.epoch < page.head.epoch || from.revision < page.floor {
         let floor = wire_cursor(store::Cursor { epoch: page.head.epoch, revision: page.floor });
         let detail = format!(
-            "events after {given} are no longer kept; the oldest cursor is {floor}: begin again without a cursor"
+            "events after {given} are no longer kept; the oldest cursor is {floor}; restart without a cursor"
         );
         return Err(Problem::new(ErrorCode::Compacted, detail).into());
     }
@@ -142,7 +145,6 @@ pub fn wire_cursor(cursor: store::Cursor) -> Cursor {
     Cursor { epoch: cursor.epoch, revision: cursor.revision.0 }
 }
 
-/// What a watcher waits for.
 enum Next {
     Frame(Frame),
     Silence,

@@ -53,7 +53,8 @@ pub struct Answer {
 impl Answer {
     pub async fn of(request: RequestBuilder) -> Self {
         let response = request.send().await.expect("an answer");
-        let (status, headers) = (response.status(), response.headers().clone());
+        let status = response.status();
+        let headers = response.headers().clone();
         Self { status, headers, text: response.text().await.expect("a body") }
     }
 

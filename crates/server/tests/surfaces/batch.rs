@@ -18,7 +18,7 @@ async fn batch(api: &Api, what: &str, items: Vec<Value>) -> Value {
 }
 
 #[tokio::test]
-async fn each_item_is_decided_by_itself() {
+async fn each_item_is_decided_separately() {
     let api = Api::start().await;
     api.post("/resources/job/b/lease", json!({"holder": "other"})).await.is(201);
     let got = batch(&api, "acquire", vec![item("a"), item("b"), item("c")]).await;

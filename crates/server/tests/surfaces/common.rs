@@ -34,7 +34,8 @@ pub struct Answer {
 impl Answer {
     async fn of(response: Response) -> Self {
         let header = |name| response.headers().get(name).map(|v| v.to_str().expect("text").to_owned());
-        let (link, retry_after) = (header("link"), header("retry-after"));
+        let link = header("link");
+        let retry_after = header("retry-after");
         let content_type = header("content-type").unwrap_or_default();
         let status = response.status().as_u16();
         let text = response.text().await.expect("a body");

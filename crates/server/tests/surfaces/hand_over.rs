@@ -18,7 +18,8 @@ async fn beat(api: &Api, session: &Value) -> Value {
 
 /// The job is held in session one; session two is there.
 async fn held(api: &Api) -> (Value, Value) {
-    let (one, two) = (open(api, "one").await, open(api, "two").await);
+    let one = open(api, "one").await;
+    let two = open(api, "two").await;
     let ask = json!({"holder": "one", "session_id": one["session_id"], "request_id": "r"});
     api.post(&format!("{JOB}/lease"), ask).await.is(201);
     (one, two)
@@ -77,7 +78,7 @@ async fn it_can_be_called_off_repeated_and_forced() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_with_an_offer_is_said() {
+async fn all_faults_of_an_offer_are_reported() {
     let api = Api::start().await;
     api.post(HANDOVER, json!({"to": "two"})).await.problem(404, "no_session");
     let (_, two) = held(&api).await;
@@ -102,7 +103,8 @@ async fn news_come_when_there_are_some_and_go_on_from_a_cursor() {
     let api = Api::start().await;
     let (one, two) = held(&api).await;
     let revision = |session: &Value| session["revision"].clone();
-    let (one, two) = (beat(&api, &one).await, beat(&api, &two).await);
+    let one = beat(&api, &one).await;
+    let two = beat(&api, &two).await;
     let sessions = json!([
         {"session_id": one["session_id"], "revision": revision(&one)},
         {"session_id": two["session_id"], "revision": revision(&two)},

@@ -213,10 +213,11 @@ async fn an_acquire_is_repeated_with_its_request_id() {
 }
 
 #[tokio::test]
-async fn what_is_shown_beside_the_id_must_match() {
+async fn the_proof_beside_the_id_must_match() {
     let api = with_camera().await;
     let lease = api.acquire_camera("cam-001", "r").await.is(200);
-    let (id, token) = (&lease["lease_id"], lease["token"].as_u64().expect("a token"));
+    let id = &lease["lease_id"];
+    let token = lease["token"].as_u64().expect("a token");
     api.put(&of(id, "renew"), json!({"token": token + 1})).await.problem(409, "lost");
     api.put(&of(id, "renew"), json!({"runner_id": "s"})).await.problem(409, "not_yours");
     api.call("DELETE", &of(id, "release"), json!({"token": 999})).await.problem(409, "lost");

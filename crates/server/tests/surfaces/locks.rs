@@ -14,7 +14,8 @@ const SOON: Duration = Duration::from_secs(30);
 
 /// Someone who asks for the lock in the background, waiting for as long as may be.
 fn ask(api: &Api, name: &str, body: Value) -> JoinHandle<Answer> {
-    let (api, path) = (api.clone(), format!("/locks/{name}"));
+    let api = api.clone();
+    let path = format!("/locks/{name}");
     tokio::spawn(async move { api.post(&path, body).await })
 }
 
@@ -47,7 +48,7 @@ async fn release(api: &Api, name: &str, grant: &Value) {
 
 /// Who is there, and in which order: for a person who wonders why a command waits.
 #[tokio::test]
-async fn locks_are_listed_with_those_who_wait() {
+async fn locks_are_listed_with_their_waiters() {
     let api = Api::start().await;
     assert_eq!(api.get("/locks").await.is(200), json!({"locks": [], "next": null}));
     let grant = api.post("/locks/b", json!({"holder": "x"})).await.is(201);
@@ -112,7 +113,7 @@ async fn the_line_is_served_in_order() {
 
 /// A client author who relies on "one heartbeat renews everything" must be able to see what it does not.
 #[tokio::test]
-async fn a_session_s_heartbeat_does_not_confirm_a_waited_grant_and_says_so() {
+async fn a_session_heartbeat_does_not_confirm_a_grant_after_waiting() {
     let api = Api::start().await;
     let held = api.post("/locks/a", json!({"holder": "x"})).await.is(201);
     let session = api.post("/sessions", json!({"holder": "y", "ttl_ms": 30_000})).await.is(201);
@@ -135,7 +136,7 @@ async fn a_session_s_heartbeat_does_not_confirm_a_waited_grant_and_says_so() {
 }
 
 #[tokio::test]
-async fn a_grant_that_nobody_confirms_goes_to_the_next() {
+async fn an_unconfirmed_grant_goes_to_the_next_waiter() {
     let api = Api::start().await;
     let held = api.post("/locks/a", json!({"holder": "x"})).await.is(201);
     let one = stand(&api, "a", "one", 1).await;
@@ -244,7 +245,8 @@ async fn a_server_that_stops_lets_everyone_go() {
     let store = resident::memory(BootClock).expect("a store in memory");
     let listen = "127.0.0.1:0".parse().expect("an address");
     let server = Server::start(ServerConfig { listen, ..Default::default() }, store).await.expect("a server");
-    let (http, lock) = (reqwest::Client::new(), format!("{}/api/v1/locks/a", server.url()));
+    let http = reqwest::Client::new();
+    let lock = format!("{}/api/v1/locks/a", server.url());
     let ask = |holder: &str| http.post(&lock).json(&json!({"holder": holder, "wait_ms": 30_000})).send();
     assert_eq!(ask("x").await.expect("an answer").status(), 201);
     let standing = tokio::spawn(ask("one"));

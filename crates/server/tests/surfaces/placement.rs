@@ -63,7 +63,7 @@ async fn follow(api: &Api, runners: &[(&str, &Value)]) {
 }
 
 #[tokio::test]
-async fn runners_are_told_what_to_acquire_keep_and_hand_over() {
+async fn runners_get_resources_to_acquire_keep_and_hand_over() {
     let api = Api::start().await;
     declare(&api, 12).await;
     let one = register(&api, "r1", json!({})).await;
@@ -99,14 +99,15 @@ async fn runners_are_told_what_to_acquire_keep_and_hand_over() {
 }
 
 #[tokio::test]
-async fn a_runner_that_waits_is_told_when_something_else_is_planned_for_it() {
+async fn a_waiting_runner_is_notified_when_its_assignments_change() {
     let api = Api::start().await;
     declare(&api, 4).await;
     let one = register(&api, "r1", json!({})).await;
     follow(&api, &[("r1", &one)]).await;
     let known = told(&api, "r1").await["version"].as_str().expect("a version").to_owned();
     let wait = |runner: &str, known: &str, ms: u64| {
-        let (api, path) = (&api, format!("/runners/{runner}/assignments?known={known}&wait_ms={ms}"));
+        let api = &api;
+        let path = format!("/runners/{runner}/assignments?known={known}&wait_ms={ms}");
         async move { api.get(&path).await }
     };
     assert_eq!(wait("r1", &known, 200).await.is(200)["version"], known, "nothing has changed");
@@ -132,7 +133,7 @@ async fn a_runner_that_waits_is_told_when_something_else_is_planned_for_it() {
 
 /// Callers that hang up while a plan is made, as they all do in an outage, make nobody forget who held what.
 #[tokio::test]
-async fn runners_that_were_all_away_are_told_what_they_held() {
+async fn runners_that_return_after_an_outage_get_their_resources_back() {
     let api = Api::start().await;
     declare(&api, 12).await;
     let one = register(&api, "r1", json!({})).await;
@@ -208,7 +209,7 @@ async fn constraints_come_from_the_declaration() {
 }
 
 #[tokio::test]
-async fn an_explanation_says_what_happens_if_the_holder_dies() {
+async fn an_explanation_predicts_the_death_of_the_holder() {
     let api = Api::start().await;
     declare(&api, 1).await;
     let one = register(&api, "r1", json!({})).await;
@@ -345,7 +346,7 @@ async fn settings_except_kinds_and_pin_resources() {
 }
 
 #[tokio::test]
-async fn a_runner_that_restarts_is_told_its_set_again() {
+async fn a_restarted_runner_gets_its_set_again() {
     let api = Api::start().await;
     declare(&api, 4).await;
     let one = register(&api, "r1", json!({})).await;

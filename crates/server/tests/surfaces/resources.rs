@@ -51,7 +51,8 @@ async fn a_resource_is_declared_held_and_removed() {
 #[tokio::test]
 async fn a_hold_back_is_lifted_once_the_old_holder_is_fenced_off() {
     let api = Api::start().await;
-    let (lease, revoke) = (format!("{JOB}/lease"), format!("{JOB}/lease/revoke"));
+    let lease = format!("{JOB}/lease");
+    let revoke = format!("{JOB}/lease/revoke");
     let grant = api.post(&lease, json!({"holder": "w"})).await.is(201);
     assert_eq!(api.post(&revoke, json!({})).await.is(200)["held_back_ms"], 30_000);
     api.post(&lease, json!({"holder": "x"})).await.problem(409, "held_back");
@@ -112,9 +113,10 @@ async fn a_lease_is_named_by_its_proof() {
 
 /// The holder that asks too late learns what happened, whatever it names its lease by.
 #[tokio::test]
-async fn a_lease_that_is_over_says_when_and_how_it_ended() {
+async fn an_ended_lease_shows_when_and_how_it_ended() {
     let api = Api::start().await;
-    let (lease, renew) = (format!("{JOB}/lease"), format!("{JOB}/lease/renew"));
+    let lease = format!("{JOB}/lease");
+    let renew = format!("{JOB}/lease/renew");
     let grant = api.post(&lease, json!({"holder": "w", "ttl_seconds": 2})).await.is(201);
     api.pass_seconds(2);
     let proofs =
@@ -157,7 +159,8 @@ async fn a_lease_that_is_over_says_when_and_how_it_ended() {
 #[tokio::test]
 async fn the_late_release_of_a_revoked_lease_ends_its_hold_back() {
     let api = Api::start().await;
-    let (lease, revoke) = (format!("{JOB}/lease"), format!("{JOB}/lease/revoke"));
+    let lease = format!("{JOB}/lease");
+    let revoke = format!("{JOB}/lease/revoke");
     let taken = async |proof: fn(&Value) -> Value| {
         let grant = api.post(&lease, json!({"holder": "w"})).await.is(201);
         api.post(&revoke, json!({})).await.is(200);
@@ -198,8 +201,10 @@ async fn the_late_release_of_a_revoked_lease_ends_its_hold_back() {
 async fn a_foreign_key_ends_no_hold_back() {
     let api = Api::start().await;
     let admin = api.keyed(Role::Admin, Some("t")).await;
-    let (one, two) = (api.keyed(Role::Runner, Some("t")).await, api.keyed(Role::Runner, Some("t")).await);
-    let (lease, revoke) = (format!("{JOB}/lease"), format!("{JOB}/lease/revoke"));
+    let one = api.keyed(Role::Runner, Some("t")).await;
+    let two = api.keyed(Role::Runner, Some("t")).await;
+    let lease = format!("{JOB}/lease");
+    let revoke = format!("{JOB}/lease/revoke");
     let grant = one.post(&lease, json!({"holder": "w"})).await.is(201);
     admin.post(&revoke, json!({})).await.is(200);
     let proof = json!({"token": grant["token"], "lease_id": grant["lease_id"]});
@@ -229,7 +234,8 @@ async fn a_lease_is_lost_in_the_very_millisecond_of_its_deadline() {
 async fn state_goes_to_the_next_holder() {
     let api = Api::start().await;
     api.put(JOB, json!({})).await.is(201);
-    let (lease, state) = (format!("{JOB}/lease"), format!("{JOB}/state"));
+    let lease = format!("{JOB}/lease");
+    let state = format!("{JOB}/state");
     api.get(&state).await.problem(404, "not_found");
     let grant = api.post(&lease, json!({"holder": "w"})).await.is(201);
     let write = |sequence: u64| json!({"token": grant["token"], "sequence": sequence, "document": {"offset": sequence}});
@@ -274,7 +280,8 @@ async fn a_request_is_repeated_or_cancelled() {
 async fn a_lease_is_revoked() {
     let api = Api::start().await;
     api.put(JOB, json!({})).await.is(201);
-    let (lease, revoke) = (format!("{JOB}/lease"), format!("{JOB}/lease/revoke"));
+    let lease = format!("{JOB}/lease");
+    let revoke = format!("{JOB}/lease/revoke");
     let grant = api.post(&lease, json!({"holder": "w"})).await.is(201);
     api.post(&revoke, json!({"token": 999})).await.problem(409, "lost");
     let ended = api.post(&revoke, json!({"reason": "stuck"})).await.is(200);
@@ -391,7 +398,7 @@ async fn a_tenant_has_no_more_than_its_quota() {
 }
 
 #[tokio::test]
-async fn a_path_that_exists_with_other_methods_says_so() {
+async fn a_path_lists_its_methods() {
     let api = Api::start().await;
     api.post("/scenes", json!({})).await.problem(405, "method_not_allowed");
     api.get("/leases/acquire").await.problem(405, "method_not_allowed");

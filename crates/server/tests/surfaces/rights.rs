@@ -50,7 +50,8 @@ async fn explained(api: &Api, key: &str, what: &str, is_so: impl Fn(&Value) -> b
 async fn a_key_reports_no_failure_of_a_resource_that_it_does_not_hold() {
     let api = Api::start().await;
     let admin = key(&api, Role::Admin).await;
-    let (one, two) = (key(&api, Role::Runner).await, key(&api, Role::Runner).await);
+    let one = key(&api, Role::Runner).await;
+    let two = key(&api, Role::Runner).await;
     admin.put("/resources/job/0", json!({})).await.is(201);
     let (session, lease) = hold(&one, "r1").await;
     for _ in 0..6 {
@@ -82,7 +83,8 @@ async fn a_key_reports_no_failure_of_a_resource_that_it_does_not_hold() {
 async fn a_failure_may_be_reported_for_a_minute_after_the_lease_has_ended() {
     let api = Api::start().await;
     let admin = key(&api, Role::Admin).await;
-    let (one, two) = (key(&api, Role::Runner).await, key(&api, Role::Runner).await);
+    let one = key(&api, Role::Runner).await;
+    let two = key(&api, Role::Runner).await;
     admin.put("/resources/job/0", json!({})).await.is(201);
     let (session, lease) = hold(&one, "r1").await;
     let released = json!({"session_id": session, "token": lease["token"]});
@@ -128,7 +130,7 @@ async fn failures_count_for_an_hour() {
 
 /// Resources were planned for a runner whose key may not touch them, and stayed unowned.
 #[tokio::test]
-async fn a_runner_is_given_only_what_its_key_may_hold() {
+async fn a_runner_is_assigned_only_resources_that_its_key_may_hold() {
     let api = Api::start().await;
     let admin = key(&api, Role::Admin).await;
     for name in ["a-1", "b-1"] {

@@ -57,7 +57,7 @@ async fn a_runner_registers_as_the_pipeline_does() {
 }
 
 #[tokio::test]
-async fn one_heartbeat_keeps_everything_and_tells_all_of_it() {
+async fn one_heartbeat_renews_and_returns_all_leases() {
     let (api, session) = registered().await;
     assert_eq!(beat(&api, &session).await["leases"], json!([]));
     let first = hold(&api, "cam-1", Some(&session)).await;
@@ -124,7 +124,7 @@ async fn a_session_is_its_runner_s_alone() {
 }
 
 #[tokio::test]
-async fn a_runner_that_comes_back_cannot_renew_what_it_had() {
+async fn a_returning_runner_cannot_renew_its_old_leases() {
     let (api, former) = registered().await;
     let lease = hold(&api, "cam-1", Some(&former)).await;
     let back = api.post("/runners/register", runner("runner-abc123")).await.is(200);
@@ -363,7 +363,7 @@ async fn a_silent_runner_is_inactive_and_lists_are_filtered() {
 }
 
 #[tokio::test]
-async fn maintenance_is_told_and_ended_by_an_operator() {
+async fn maintenance_is_set_and_ended_by_an_operator() {
     let (api, session) = registered().await;
     let status = format!("{R}/status?tenant=tenant-1");
     assert_eq!(api.put(&status, json!({"status": "maintenance"})).await.is(200)["status"], "maintenance");

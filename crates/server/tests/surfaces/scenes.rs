@@ -203,7 +203,7 @@ async fn scenes_are_declared_and_removed() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_with_a_body_is_told() {
+async fn all_faults_of_a_body_are_reported() {
     let api = with_scenes(&["s"]).await;
     for (body, code, field) in [
         ("", "invalid_field", "body"),

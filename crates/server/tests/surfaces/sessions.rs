@@ -17,7 +17,7 @@ async fn hold(api: &Api, key: &str, holder: &str, session: &str) -> Value {
 }
 
 #[tokio::test]
-async fn a_session_keeps_what_hangs_on_it() {
+async fn a_session_keeps_its_leases_alive() {
     let api = Api::start().await;
     let id = open(&api, "node-1").await;
     let grant = hold(&api, "c1", "node-1", &id).await;

@@ -62,7 +62,7 @@ async fn a_lock_is_shown_without_a_word_of_cameras() {
 }
 
 #[tokio::test]
-async fn a_runner_that_takes_no_cameras_is_told_of_none() {
+async fn a_runner_that_takes_no_cameras_gets_none() {
     let api = Api::start().await;
     let runner = json!({"runner_id": "worker-1", "capacity": 4, "kinds": ["job"]});
     let registered = api.post("/runners/register", runner).await.is(200);

@@ -6,7 +6,7 @@ use solehold_engine::{Engine, EngineOptions, clock::BootClock, resident};
 use tower::ServiceExt;
 
 use super::*;
-use crate::{ServerConfig, ServerLimits, metrics::Metrics};
+use crate::{ServerLimits, context::ContextOptions, metrics::Metrics};
 
 /// Asks a router of odd handlers, with all that goes around them.
 async fn ask(path: &str) -> (Response, Value) {
@@ -14,8 +14,9 @@ async fn ask(path: &str) -> (Response, Value) {
     let store = resident::memory(BootClock).expect("memory");
     let engine = Engine::start(store, EngineOptions::default(), metrics.clone());
     let limits = ServerLimits { request_timeout: Duration::from_millis(50), ..ServerLimits::default() };
-    let config = ServerConfig { node_id: "n".to_owned(), limits, ..ServerConfig::default() };
-    let context = Context::new(engine, &config, metrics);
+    let options =
+        ContextOptions { node_id: "n".to_owned(), limits, guards_metrics: false, is_loopback: true };
+    let context = Context::new(engine, options, metrics);
     let router = Router::new()
         .route("/panic", get(async || -> () { panic!("an odd handler") }))
         .route("/never", get(std::future::pending::<()>))
@@ -40,7 +41,7 @@ async fn a_panic_is_a_problem_with_the_request_id() {
 }
 
 #[tokio::test]
-async fn what_takes_too_long_is_unknown() {
+async fn a_request_that_times_out_has_an_unknown_outcome() {
     let (response, problem) = ask("/never").await;
     assert_eq!((response.status().as_u16(), &problem["code"]), (503, &"unknown_outcome".into()));
     assert_eq!(problem["limit"]["name"], "request_timeout_ms");

@@ -22,9 +22,9 @@ use utoipa_axum::router::OpenApiRouter;
 use super::{Site, SitePath, changes, is_at, keeping, shown, zones_at};
 use crate::{
     Context,
+    context::tenants::Named,
     http::{ApiError, Body, Caller, GuardedContext, Identity, Json, NamePath, Params, TenantQuery, role},
     routes::resource_view::{ResourceView, resource_key, resource_page},
-    tenants::Named,
 };
 
 pub fn routes() -> OpenApiRouter<GuardedContext> {
@@ -36,15 +36,15 @@ pub fn routes() -> OpenApiRouter<GuardedContext> {
         .routes(routes!(get, put))
 }
 
-/// What the path of a camera at a site names.
+/// The path of a camera at a site.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Path)]
 struct CameraPath {
-    /// Whose camera.
+    /// The tenant of the camera.
     tenant: String,
     /// The site that it is at.
     site: String,
-    /// Which camera.
+    /// The id of the camera.
     camera_uuid: String,
 }
 
@@ -80,7 +80,7 @@ async fn list_at_site(
     Ok(Json(CameraList { cameras, next }))
 }
 
-/// A page of cameras. The pipeline's clients know no pages: it is as long as a page may be, unless they ask for less.
+/// A page of cameras. The pipeline's clients do not page, so without `limit` it has the maximum page size.
 async fn page(
     context: &Context,
     tenant: Option<&Name>,
@@ -96,7 +96,8 @@ async fn page(
 
 /// The cameras that were found, with the zones that count for each; those of a site are read once.
 async fn all_shown(context: &Context, found: &ResourcePage) -> Result<Vec<Camera>, ApiError> {
-    let (mut zones, mut cameras) = (BTreeMap::new(), Vec::new());
+    let mut zones = BTreeMap::new();
+    let mut cameras = Vec::new();
     for seen in ResourceView::all(found) {
         let mut camera = Camera::of(&seen.resource);
         if let Some(site) = seen.declared().and_then(|declared| declared.site.clone()) {
@@ -242,7 +243,7 @@ async fn list(
     Ok(Json(CameraList { cameras, next }))
 }
 
-/// Lists the cameras that nobody holds.
+/// Lists the free cameras.
 #[utoipa::path(
     get, path = paths::CAMERAS_AVAILABLE, tag = "config", operation_id = "list_available_cameras", params(CameraQuery),
     responses((status = 200, description = "The cameras", body = AvailableCameras))

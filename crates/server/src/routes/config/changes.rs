@@ -14,7 +14,7 @@ use solehold_core::{
     time::StoreTime,
 };
 
-use crate::{Context, commands::unexpected, http::ApiError, keys::collection};
+use crate::{Context, context::commands::unexpected, http::ApiError, state::records::collection};
 
 /// The collection of records that say when the configuration of a site last changed.
 const CONFIG_CHANGES: &str = "config_changes";
@@ -32,7 +32,7 @@ fn record_id(tenant: &Name, site: Option<&Name>) -> Result<Name, ApiError> {
     Ok(solehold_api::field::name("site_id", &content_hash([tenant.as_str(), site]))?)
 }
 
-/// Makes a change of a zone, and tells the cameras that it applies to.
+/// Changes a zone, and adds an event to each camera that it applies to.
 pub(super) async fn make(
     context: &Context,
     change: Command,
@@ -58,7 +58,8 @@ pub(super) async fn make(
 /// fails.
 pub(super) async fn note_time(context: &Context, tenant: &Name, site: Option<&Name>) {
     if let Err(failure) = try_to_note_time(context, tenant, site).await {
-        tracing::warn!(error = %failure.0, %tenant, "the time of a change of configuration could not be noted");
+        let error = failure.0;
+        tracing::warn!(%error, %tenant, "cannot record the time of a configuration change; the previous time stays");
     }
 }
 

@@ -35,13 +35,13 @@ pub fn routes() -> OpenApiRouter<GuardedContext> {
         .merge(zones::routes())
 }
 
-/// What the path of a site names.
+/// The path of a site.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Path)]
 struct SitePath {
-    /// Whose site.
+    /// The tenant of the site.
     tenant: String,
-    /// Which site.
+    /// The id of the site.
     site: String,
 }
 
@@ -63,7 +63,8 @@ impl Site {
     fn must_be_of(&self, tenant: Option<&str>) -> Result<(), ApiError> {
         match tenant.filter(|tenant| *tenant != self.tenant.as_str()) {
             Some(other) => {
-                let detail = format!("there is no tenant {other} here; the path says {}", self.tenant);
+                let detail =
+                    format!("tenant {other} in the body does not match tenant {} in the path", self.tenant);
                 Err(Problem::new(ErrorCode::NotFound, detail).into())
             }
             None => Ok(()),
@@ -72,7 +73,8 @@ impl Site {
 
     /// What is at the site, of that kind.
     fn query(&self, kind: &str) -> Result<ResourceQuery, ApiError> {
-        let (kind, site) = (Some(field::name("kind", kind)?), Some(self.name.clone()));
+        let kind = Some(field::name("kind", kind)?);
+        let site = Some(self.name.clone());
         Ok(ResourceQuery { kind, site, ..Default::default() })
     }
 }
@@ -178,7 +180,8 @@ async fn all(
     tenant: Option<&Name>,
     query: ResourceQuery,
 ) -> Result<Vec<ResourceView>, ApiError> {
-    let (mut seen, mut cursor) = (Vec::new(), None);
+    let mut seen = Vec::new();
+    let mut cursor = None;
     loop {
         let limit = Some(PAGE_SIZE_MAX as i64);
         let (found, next) = resource_page(context, tenant, query.clone(), cursor.as_ref(), limit).await?;

@@ -24,15 +24,15 @@ pub fn routes() -> OpenApiRouter<GuardedContext> {
     OpenApiRouter::new().routes(routes!(list, create)).routes(routes!(get, put, remove))
 }
 
-/// What the path of a zone names.
+/// The path of a zone.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Path)]
 struct ZonePath {
-    /// Whose zone.
+    /// The tenant of the zone.
     tenant: String,
     /// The site that it is at.
     site: String,
-    /// Which zone: its number or name.
+    /// The number or name of the zone.
     zone_id: String,
 }
 
@@ -59,9 +59,10 @@ async fn cameras_of(
     Ok(keys.filter(|key| zones.iter().flatten().any(|zone| zone.is_for(key.key.as_str()))).collect())
 }
 
-/// Declares a zone, and tells the cameras that it applies to.
+/// Declares a zone, and adds an event to each camera that it applies to.
 async fn declare(context: &Context, site: &Site, zone: &Zone, only_new: bool) -> Result<(), ApiError> {
-    let (key, declaration) = (zone_key(site, &zone.zone_id)?, zone.declaration(&site.name)?);
+    let key = zone_key(site, &zone.zone_id)?;
+    let declaration = zone.declaration(&site.name)?;
     let before = ResourceView::read(context, &key).await?;
     if before.is_none() {
         context.quota(&site.tenant, Quota::Resources).await?;
@@ -95,7 +96,8 @@ async fn list(
 ) -> Result<Json<ZoneList>, ApiError> {
     let site = path.site(&caller)?;
     site.must_be_of(query.tenant.as_deref())?;
-    let (asked, limit) = (site.query(kind::ZONE)?, query.limit.or(Some(PAGE_SIZE_MAX as i64)));
+    let asked = site.query(kind::ZONE)?;
+    let limit = query.limit.or(Some(PAGE_SIZE_MAX as i64));
     let (found, next) =
         resource_page(caller.context(), &site.tenant, asked, query.cursor.as_ref(), limit).await?;
     let zones = ResourceView::all(&found).filter_map(|seen| Zone::of(&seen.resource));
@@ -169,7 +171,8 @@ async fn remove(
     NamePath(path): NamePath<ZonePath>,
     Params(query): Params<DeleteQuery>,
 ) -> Result<Json<Deleted>, ApiError> {
-    let (context, site) = (caller.context(), path.site(&caller)?);
+    let context = caller.context();
+    let site = path.site(&caller)?;
     let key = zone_key(&site, &ZoneId::from_path(&path.zone_id))?;
     let former = ResourceView::read(context, &key).await?.and_then(|seen| Zone::of(&seen.resource));
     let cameras = cameras_of(context, &site, [former.as_ref(), None]).await?;

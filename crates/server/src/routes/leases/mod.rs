@@ -29,10 +29,9 @@ use self::reply::Reply;
 use super::config;
 use crate::{
     Context,
-    commands::new_lease_id,
+    context::{commands::new_lease_id, tenants::Named},
     http::{ApiError, Body, Caller, GuardedContext, Json, NamePath, Params, TenantQuery, role},
     routes::resource_view::{ResourceView, resource_key},
-    tenants::Named,
 };
 
 pub fn routes() -> OpenApiRouter<GuardedContext> {
@@ -61,7 +60,7 @@ fn lease_id(id: &str) -> Result<LeaseId, ApiError> {
     responses(
         (status = 200, description = "It was granted", body = Envelope),
         (status = 404, description = "There is no such camera or session"),
-        (status = 409, description = "It is held by someone else or held back, or the runner gets no more leases"),
+        (status = 409, description = "It is held by another client or held back, or the runner gets no more leases"),
     )
 )]
 async fn acquire(caller: Caller<role::Runner>, Body(body): Body<AcquireLease>) -> Reply {
@@ -119,14 +118,15 @@ fn is_at(camera: &ResourceView, site: &Option<String>) -> bool {
     }
 }
 
-/// What the pipeline keeps with the lease.
+/// The attributes that the pipeline keeps with the lease.
 async fn attributes(
     context: &Context,
     body: &AcquireLease,
     camera: &ResourceView,
 ) -> Result<Document, ApiError> {
     let given = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
-    let (mut config_version, mut zone_version) = (given(&body.config_version), given(&body.zone_version));
+    let mut config_version = given(&body.config_version);
+    let mut zone_version = given(&body.zone_version);
     if config_version.is_none() || zone_version.is_none() {
         let present = config::version_of_camera(context, camera).await?;
         config_version.get_or_insert(present.config_version);

@@ -22,13 +22,13 @@ use super::{
 };
 use crate::{
     Context,
+    context::tenants::Named,
     http::{ApiError, Caller, GuardedContext, Json, NamePath, Params, TenantQuery, role},
     routes::{
         history::event_page,
         resource_view::{ResourceView, nobody_holds, resource_key, resource_page},
         watch::wire_cursor,
     },
-    tenants::Named,
 };
 
 pub fn routes() -> OpenApiRouter<GuardedContext> {
@@ -125,7 +125,7 @@ async fn of_runner(
     let tenant = caller.tenant_or_all(query.tenant.as_deref())?;
     let holder = field::maybe_name("runner_id", Some(&runner))?;
     let asked = ResourceQuery { holder, leased: Some(true), undeclared: true, ..Default::default() };
-    // Existing clients know no pages: a list is as long as a page may be, unless they ask for less.
+    // Existing clients do not page: without `limit` a list has the maximum page size.
     let limit = query.limit.or(Some(PAGE_SIZE_MAX as i64));
     let (found, next) =
         resource_page(caller.context(), tenant.as_ref(), asked, query.cursor.as_ref(), limit).await?;
@@ -158,7 +158,7 @@ async fn of_camera(
     }
 }
 
-/// What else a list of leases may be asked for.
+/// Further filters of a list of leases.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
 struct LeaseFilter {
@@ -179,8 +179,10 @@ async fn list(
 ) -> Result<Json<LeaseList>, ApiError> {
     let tenant = caller.tenant_or_all(query.tenant.as_deref())?;
     let status = filter.status.unwrap_or(LeaseStatus::Active);
-    let (runner, holder) = (query.runner_id.as_deref(), query.holder.as_deref());
-    let (site_id, site) = (query.site_id.as_deref(), query.site.as_deref());
+    let runner = query.runner_id.as_deref();
+    let holder = query.holder.as_deref();
+    let site_id = query.site_id.as_deref();
+    let site = query.site.as_deref();
     let asked = ResourceQuery {
         kind: field::maybe_name("kind", query.kind.as_deref())?,
         holder: field::maybe_name("holder", holder)?.or(field::maybe_name("runner_id", runner)?),

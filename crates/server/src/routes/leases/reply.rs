@@ -9,7 +9,7 @@ use solehold_core::lease::LeaseStatus;
 
 use crate::http::{ApiError, Json};
 
-/// What a handler of this surface answers.
+/// The result of a handler of this surface.
 pub type Reply = Result<Json<Envelope>, ApiError>;
 
 /// There is no lease of that id, or none that the caller may know of.

@@ -27,7 +27,8 @@ const UUID: &str = "^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$";
 
 /// Writes the bounds of all requests into a description.
 pub fn describe(document: &mut Value) {
-    let (mut found, mut bodies) = (Vec::new(), Vec::new());
+    let mut found = Vec::new();
+    let mut bodies = Vec::new();
     for item in fields(document.get_mut("paths")).map(|(_, item)| item) {
         for operation in fields(Some(item)).map(|(_, operation)| operation) {
             let owner = operation["operationId"].as_str().unwrap_or_default().to_owned();
@@ -275,7 +276,7 @@ fn labels() -> Value {
     json!({"maxProperties": LABELS_MAX, "propertyNames": name(), "additionalProperties": value})
 }
 
-/// Which fields of an object go together.
+/// Fields of an object that exclude or require each other.
 fn together(schema: &Value) -> Value {
     let has = |fields: &[&str]| fields.iter().all(|field| schema["properties"].get(field).is_some());
     let given = |field: &str| json!({"required": [field], "properties": {field: {"not": {"type": "null"}}}});

@@ -153,7 +153,8 @@ fn describe(operation: Operation<'_>) -> String {
         let _ = writeln!(block, "{words}\n");
     }
     for parameter in what["parameters"].as_array().into_iter().flatten() {
-        let (name, place) = (text(&parameter["name"]), text(&parameter["in"]));
+        let name = text(&parameter["name"]);
+        let place = text(&parameter["in"]);
         let about = one_line(text(&parameter["description"]));
         let _ = writeln!(block, "- {place} `{name}`: {}{}", kind(&parameter["schema"]), after(", ", &about));
     }
@@ -223,7 +224,8 @@ fn kind(schema: &Value) -> String {
 
 /// The format of a value, or its bounds if they are narrower than those of its type.
 fn extent(schema: &Value) -> String {
-    let (least, most) = (&schema["minimum"], &schema["maximum"]);
+    let least = &schema["minimum"];
+    let most = &schema["maximum"];
     if most.as_u64().is_some_and(|most| most < i64::MAX.unsigned_abs()) && !least.is_null() {
         return format!(", {least} to {most}");
     }

@@ -1,7 +1,7 @@
-//! Which tenant a request is about, where neither its key nor the request itself names one.
+//! Which tenant a request is about, where neither its key nor the request names one.
 //!
-//! An id belongs to one tenant for ever: that of a lease or session is looked up once, and remembered. A name means the
-//! one tenant that has it; where several do, the caller has to say which. What nobody has is looked for in `default`.
+//! An id belongs to one tenant forever: the tenant of a lease or session is looked up once and cached. A name means
+//! the one tenant that has it; where several do, the caller must name the tenant. Unknown names belong to `default`.
 
 use std::collections::HashMap;
 
@@ -17,7 +17,8 @@ use solehold_core::{
 use solehold_engine::store::{EventQuery, HolderQuery, ResourceQuery};
 use uuid::Uuid;
 
-use crate::{Context, http::ApiError};
+use super::Context;
+use crate::error::ApiError;
 
 /// How many ids are remembered; then all are forgotten, and looked up again.
 const REMEMBERED_MAX: usize = 1 << 18;
@@ -89,7 +90,7 @@ impl Context {
 
     async fn tenant_of_session(&self, id: SessionId) -> Result<Option<Name>, ApiError> {
         let loaded = self.engine().load(&Footprint { sessions: vec![id], ..Default::default() }).await?;
-        // A replica's waiting room is nobody's session.
+        // A replica's waiting room belongs to no tenant.
         let session = loaded.state.session(id).filter(|session| !session.is_room());
         Ok(session.map(|session| session.holder.tenant.clone()))
     }
@@ -102,7 +103,8 @@ impl Context {
     }
 
     async fn tenants_of_camera(&self, name: &Name) -> Result<Vec<Name>, ApiError> {
-        let (kind, key) = (Some(field::name("kind", kind::CAMERA)?), Some(name.clone()));
+        let kind = Some(field::name("kind", kind::CAMERA)?);
+        let key = Some(name.clone());
         let query = ResourceQuery { kind, key, limit: 2, ..Default::default() };
         let found = self.engine().find_resources(&query).await?;
         Ok(found.keys.into_iter().map(|key| key.tenant).collect())
@@ -113,9 +115,8 @@ impl Context {
 fn only_one(tenants: Vec<Name>, what: &str, name: &Name) -> Result<Option<Name>, ApiError> {
     match tenants.as_slice() {
         [first, second, ..] => {
-            let detail = format!(
-                "the tenants {first} and {second} both have a {what} {name}: say which with ?tenant="
-            );
+            let detail =
+                format!("tenants {first} and {second} both have a {what} {name}; name one with ?tenant=");
             Err(Problem::new(ErrorCode::Conflict, detail).into())
         }
         _ => Ok(tenants.into_iter().next()),

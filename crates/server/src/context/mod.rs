@@ -1,11 +1,16 @@
-//! What handlers share: the engine, the keys, the limits, the metrics.
+//! What handlers share: the engine, API keys, limits, metrics; and the commands, one function each.
 
-#[cfg(feature = "metrics")]
-use solehold_core::command::Footprint;
-#[cfg(feature = "metrics")]
-use std::sync::atomic::Ordering;
+pub(crate) mod about;
+pub(crate) mod commands;
+pub(crate) mod incarnation;
+mod past;
+pub(crate) mod tenants;
+
 use std::{
-    sync::{Arc, atomic::AtomicU64},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
@@ -13,32 +18,46 @@ use axum::http::HeaderValue;
 use solehold_api::admin::Quotas;
 use solehold_core::{
     call::Call,
-    command::{Acquire, Command},
-    key::Name,
+    command::{Acquire, Command, Footprint},
+    key::{HolderKey, Name},
     outcome::Outcome,
 };
 use solehold_engine::{Engine, EngineError, clock::BootTime};
 use tokio::sync::watch;
 
 use crate::{
-    config::{ServerConfig, ServerLimits},
-    http::{ApiError, Identity, Rates, about},
+    error::ApiError,
+    limits::ServerLimits,
     metrics::Metrics,
     placement::{KnownRunner, PlanBook, Planned},
-    quota::{OpenWatch, Quota, QuotaBook},
-    ring::Ring,
-    tenants::KnownTenants,
+    state::{
+        identity::Identity,
+        quota::{OpenWatch, Quota, QuotaBook},
+        rates::Rates,
+        ring::Ring,
+    },
 };
+use tenants::KnownTenants;
 
-/// How often the store is asked how much there is, for the metrics.
-#[cfg(feature = "metrics")]
+/// How often rows are counted for the metrics.
 const COUNT_EVERY: Duration = Duration::from_secs(1);
+
+/// What a context is made of beside the engine and the metrics.
+#[derive(Debug)]
+pub(crate) struct ContextOptions {
+    pub node_id: String,
+    pub limits: ServerLimits,
+    /// Whether `/metrics` needs a key.
+    pub guards_metrics: bool,
+    /// Whether callers need no key while the store has none: only where other machines cannot connect.
+    pub is_loopback: bool,
+}
 
 /// What handlers share, on behalf of a caller. Clones are handles to the same context.
 #[derive(Clone, Debug)]
 pub struct Context {
     inner: Arc<Inner>,
-    /// On whose behalf it acts; the server itself, if nobody called.
+    /// The caller that it acts for, or the server itself.
     caller: Identity,
 }
 
@@ -54,48 +73,45 @@ struct Inner {
     rates: Rates,
     quotas: QuotaBook,
     tenants: KnownTenants,
-    plans: PlanBook,
+    plans: Arc<PlanBook>,
     began: BootTime,
     connections: Arc<AtomicU64>,
-    /// When the store was last asked how much there is.
-    #[cfg(feature = "metrics")]
+    /// When rows were last counted for the metrics.
     counted: tokio::sync::Mutex<Option<BootTime>>,
     stopping: watch::Sender<bool>,
 }
 
 impl Context {
-    /// A context over an engine. On loopback callers need no key as long as the store has none.
-    pub(crate) fn new(engine: Engine, config: &ServerConfig, metrics: Arc<Metrics>) -> Self {
-        let (node_id, limits) = (config.node_id.clone(), config.limits);
+    pub(crate) fn new(engine: Engine, options: ContextOptions, metrics: Arc<Metrics>) -> Self {
+        let ContextOptions { node_id, limits, guards_metrics, is_loopback } = options;
         // A name may have characters that a header cannot.
         let node_header = HeaderValue::from_str(&node_id).unwrap_or(HeaderValue::from_static("unnamed"));
+        let plans = PlanBook::new(engine.clone(), node_id.clone());
         let inner = Inner {
             engine,
             node_id,
             node_header,
             limits,
             metrics,
-            guards_metrics: config.guard_metrics,
-            ring: Ring::new(config.is_loopback()),
+            guards_metrics,
+            ring: Ring::new(is_loopback),
             rates: Rates::new(&limits),
             quotas: QuotaBook::default(),
             tenants: KnownTenants::default(),
-            plans: PlanBook::default(),
+            plans: Arc::new(plans),
             began: BootTime::now(),
             connections: Arc::default(),
-            #[cfg(feature = "metrics")]
             counted: Default::default(),
             stopping: watch::Sender::new(false),
         };
         Self { inner: Arc::new(inner), caller: Identity::keyless() }
     }
 
-    /// The same context on behalf of a caller: what is submitted through it is that caller's.
+    /// The same context on behalf of a caller, to whom commands submitted through it are attributed.
     pub(crate) fn on_behalf_of(&self, caller: Identity) -> Self {
         Self { inner: self.inner.clone(), caller }
     }
 
-    /// On whose behalf it acts.
     pub(crate) fn caller(&self) -> &Identity {
         &self.caller
     }
@@ -104,7 +120,7 @@ impl Context {
         Call { command, by: self.caller.actor() }
     }
 
-    /// The engine.
+    /// The engine that commands are submitted to.
     pub fn engine(&self) -> &Engine {
         &self.inner.engine
     }
@@ -121,7 +137,8 @@ impl Context {
 
     /// Submits a command, and measures the outcome.
     pub async fn submit(&self, command: Command) -> Result<Outcome, EngineError> {
-        let (operation, began) = (command.name(), BootTime::now());
+        let operation = command.name();
+        let began = BootTime::now();
         let changes_registry = changes_registry(&command);
         about::note(&command);
         let outcome = self.inner.engine.submit(self.call(command)).await;
@@ -171,12 +188,42 @@ impl Context {
         tenant: &Name,
         asker: Option<&KnownRunner>,
     ) -> Result<Arc<Planned>, ApiError> {
-        self.inner.plans.plan(&self.inner.engine, &self.inner.node_id, tenant, asker).await
+        self.inner.plans.plan(tenant, asker).await
     }
 
-    /// Counts the plans of a tenant, which follow what happens for as long as the counter is kept.
-    pub(crate) async fn follow_plans(&self, tenant: &Name) -> watch::Receiver<u64> {
-        self.inner.plans.follow(self, tenant).await
+    /// The present plan, or the first within `wait` that has something else for a runner than the version that it
+    /// knows.
+    pub(crate) async fn other_plan(
+        &self,
+        runner: &HolderKey,
+        asker: Option<&KnownRunner>,
+        known: Option<&str>,
+        wait: Duration,
+    ) -> Result<Arc<Planned>, ApiError> {
+        let is_known = |planned: &Planned| known == Some(planned.version(&runner.name).as_str());
+        let planned = self.plan(&runner.tenant, asker).await?;
+        if wait.is_zero() || !is_known(&planned) {
+            return Ok(planned);
+        }
+        let mut made = self.inner.plans.follow(&runner.tenant, self.stopping()).await;
+        let mut stopping = self.stopping();
+        let other = async {
+            loop {
+                made.mark_unchanged();
+                let planned = self.plan(&runner.tenant, None).await?;
+                if !is_known(&planned) || made.changed().await.is_err() {
+                    return Ok(planned);
+                }
+            }
+        };
+        let waiting = async {
+            tokio::select! {
+                other = tokio::time::timeout(wait, other) => other.unwrap_or(Ok(planned)),
+                // The client repeats the request at another replica.
+                _ = stopping.wait_for(|stopping| *stopping) => Ok(planned),
+            }
+        };
+        about::waiting(wait, waiting).await
     }
 
     /// Opens a watch of one tenant, or of all; it counts until it is dropped.
@@ -195,7 +242,6 @@ impl Context {
         self.inner.ring.quotas_of(tenant).of(self.inner.limits.quotas)
     }
 
-    /// Bounds.
     pub(crate) fn limits(&self) -> &ServerLimits {
         &self.inner.limits
     }
@@ -205,18 +251,15 @@ impl Context {
         self.inner.guards_metrics
     }
 
-    /// What is measured.
     pub(crate) fn metrics(&self) -> &Metrics {
         &self.inner.metrics
     }
 
-    /// The same, for a task that outlives the borrow.
     pub(crate) fn metrics_handle(&self) -> Arc<Metrics> {
         self.inner.metrics.clone()
     }
 
-    /// Everything that is measured, as text. The store is asked how much there is at most once per second.
-    #[cfg(feature = "metrics")]
+    /// All metrics as OpenMetrics text. Rows in the store are counted at most once per second.
     pub(crate) async fn measured(&self) -> Result<String, std::fmt::Error> {
         let mut counted = self.inner.counted.lock().await;
         if counted.is_none_or(|at| BootTime::now().since(at) >= COUNT_EVERY) {
@@ -252,7 +295,6 @@ impl Context {
         &self.inner.tenants
     }
 
-    /// How often each caller may ask.
     pub(crate) fn rates(&self) -> &Rates {
         &self.inner.rates
     }
@@ -273,7 +315,7 @@ impl Context {
     }
 }
 
-/// Whether a command may change what is planned without an event that tells so.
+/// Whether a command may change plans without causing an event.
 fn changes_registry(command: &Command) -> bool {
     match command {
         Command::OpenSession(open) => open.registration.is_some(),

@@ -1,4 +1,4 @@
-//! The commands of the surfaces, each with what it answers. A refusal is an error here.
+//! The commands of the API, each with its answer. A refusal is an error here.
 
 use std::time::Duration;
 
@@ -13,25 +13,24 @@ use solehold_core::{
 use solehold_engine::EngineError;
 use uuid::Uuid;
 
-use crate::{
-    Context, Quota,
-    http::{ApiError, about},
-};
+use super::{Context, about};
+use crate::{error::ApiError, state::quota::Quota};
 
-/// The id of a lease on `key` that is about to be asked for.
+/// The id for a new lease on `key`.
 pub fn new_lease_id(key: &ResourceKey) -> LeaseId {
     LeaseId::new(key, Uuid::new_v4())
 }
 
-/// The id of a session that is about to be opened.
+/// The id for a new session.
 pub fn new_session_id() -> SessionId {
     SessionId(Uuid::now_v7())
 }
 
-/// An answer that does not belong to the command.
+/// The error for an answer of the wrong type, which is a bug.
 pub fn unexpected(answer: &Answer) -> ApiError {
-    tracing::error!(?answer, "the engine's answer does not belong to the command");
-    Problem::new(ErrorCode::Internal, "the engine's answer does not belong to the command").into()
+    tracing::error!(?answer, "engine returned an answer of the wrong type; failing the request");
+    Problem::new(ErrorCode::Internal, "the engine returned an unexpected answer; the server's log has it")
+        .into()
 }
 
 impl Context {
@@ -41,7 +40,7 @@ impl Context {
     }
 
     /// Acquires, waiting in line for at most `wait` if it is given. A client that disconnects leaves the line, and so
-    /// do all when the server stops: another replica goes on from the same place in line, by the request id.
+    /// do all when the server stops: a retry at another replica keeps the place in line, by its request id.
     pub(crate) async fn acquire(&self, acquire: Acquire, wait: Option<Duration>) -> Result<Grant, ApiError> {
         let Some(wait) = wait else { return granted(self.execute(Command::Acquire(acquire)).await?) };
         let mut stopping = self.stopping();
@@ -88,7 +87,7 @@ impl Context {
         }
     }
 
-    /// Ends someone's lease, or the hold-back after one; returns which lease, and for how many milliseconds the
+    /// Revokes a lease, or ends the hold-back after one; returns which lease, and for how many milliseconds the
     /// resource is held back.
     pub(crate) async fn revoke(
         &self,

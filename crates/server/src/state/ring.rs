@@ -1,4 +1,4 @@
-//! The keys and the tenants' quotas as they were last read from the store, about one second ago at most.
+//! API keys and tenants' quotas as they were last read from the store, at most about one second ago.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
@@ -12,19 +12,19 @@ use solehold_core::{key::Name, time::StoreTime};
 use solehold_engine::{Engine, clock::BootTime};
 use tokio::sync::Mutex;
 
-use crate::{
-    http::ApiError,
+use super::{
     keys::{self, Key, KeyFault},
-    quota,
+    quota, records,
 };
+use crate::error::ApiError;
 
-/// However many unknown keys are shown, the store is asked at most this often.
+/// However many requests have unknown keys, the store is read at most this often.
 const MISS_EVERY: Duration = Duration::from_millis(200);
 
 /// Most key texts that are remembered as ignored while the store has no keys.
 const IGNORED_MAX: usize = 1_024;
 
-/// What a caller shows of itself.
+/// The credential of a request.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Credential<'a> {
     /// The text of a key.
@@ -37,7 +37,7 @@ pub(crate) enum Credential<'a> {
 #[derive(Debug)]
 pub(crate) struct Ring {
     read: ArcSwap<RingSnapshot>,
-    /// One reader at a time; those who wait find what it read.
+    /// One reader at a time; concurrent callers use what it read.
     turn: Mutex<()>,
     /// While the store has no keys, callers need none.
     is_open: bool,
@@ -111,7 +111,7 @@ impl Ring {
         let Credential::Key(text) = shown else { return Ok(false) };
         let hash = *blake3::hash(text.as_bytes()).as_bytes();
         if self.is_open() && !self.ignored.lock().contains(&hash) {
-            let _ = self.find_anew(engine, shown).await?;
+            let _ = self.find_fresh(engine, shown).await?;
         }
         if !self.is_open() {
             return Ok(false);
@@ -119,7 +119,7 @@ impl Ring {
         let mut ignored = self.ignored.lock();
         if ignored.is_empty() {
             tracing::warn!(
-                "a client shows a key, and the store has none: keys are ignored until one is created"
+                "request has an API key but the store has none; ignoring keys until one is created"
             );
         }
         if ignored.len() >= IGNORED_MAX && !ignored.contains(&hash) {
@@ -135,7 +135,7 @@ impl Ring {
     }
 
     /// The key that is shown, after reading the store again: it may be newer than what is known. Waits its turn.
-    pub async fn find_anew(
+    pub async fn find_fresh(
         &self,
         engine: &Engine,
         shown: &Credential<'_>,
@@ -161,7 +161,7 @@ impl Ring {
     async fn read_store(&self, engine: &Engine) -> Result<(), ApiError> {
         // Before the reads: what is older than its stamp would seem newer than it is.
         let at = BootTime::now();
-        let now = keys::store_time(engine).await?;
+        let now = records::store_time(engine).await?;
         let all: Vec<_> = keys::list(engine).await?.into_iter().map(Arc::new).collect();
         let live = all.iter().filter(|key| key.revoked_at.is_none());
         let named = live.filter_map(|key| Some((key.certificate.clone()?, key.clone())));

@@ -17,7 +17,7 @@ pub fn seats(connections_max: usize) -> usize {
             files,
             seats,
             connections_max,
-            "this process may open too few files for connections_max: raise its limit (ulimit -n, LimitNOFILE)"
+            "open-file limit is too low for connections_max; accepting fewer connections (raise it with ulimit -n)"
         );
     }
     seats

@@ -1,15 +1,17 @@
-//! Records that are read, changed and written back, without undoing a concurrent write.
+//! Records in the store: how they are named, built, and changed without undoing a concurrent write.
 
+use serde::Serialize;
+use solehold_api::problem::{ErrorCode, Problem};
 use solehold_core::{
     command::{Command, Footprint, Over},
-    key::Name,
+    key::{Document, Name},
     outcome::Refusal,
     record::Record,
     time::StoreTime,
 };
 use solehold_engine::Engine;
 
-use crate::{http::ApiError, keys::collection};
+use crate::error::ApiError;
 
 /// The number of attempts while others change the same record.
 const ATTEMPTS: u32 = 16;
@@ -39,4 +41,23 @@ pub(crate) async fn change<T>(
             Err(refusal) => return Err(refusal.into()),
         }
     }
+}
+
+/// The present store time.
+pub(crate) async fn store_time(engine: &Engine) -> Result<StoreTime, ApiError> {
+    Ok(engine.load(&Footprint::default()).await?.now)
+}
+
+/// A name that is a constant of the program.
+pub(crate) fn collection(name: &'static str) -> Name {
+    Name::new(name).expect("a short name")
+}
+
+/// A record of a document that serializes.
+pub(crate) fn record(of: &'static str, id: Name, document: &impl Serialize) -> Result<Record, ApiError> {
+    let text =
+        serde_json::to_string(document).map_err(|e| Problem::new(ErrorCode::Internal, e.to_string()))?;
+    let document =
+        Document::new(text).map_err(|e| Problem::new(ErrorCode::Internal, format!("a {of} {e}")))?;
+    Ok(Record { collection: collection(of), id, document })
 }

@@ -16,12 +16,15 @@ use solehold_api::{
 use solehold_engine::clock::BootTime;
 use tokio::{net::TcpListener, sync::watch};
 
+use super::{
+    config::ServerConfig,
+    listener::{Listener, StartError, bind},
+    tls::Tls,
+};
 use crate::{
-    ServerConfig, ServerLimits, StartError,
+    ServerLimits,
     http::{ApiError, Json},
     routes::{Liveness, liveness},
-    serve::{Door, bind},
-    tls::Tls,
 };
 
 /// When a client should try again.
@@ -31,15 +34,15 @@ const RETRY_AFTER_MS: u64 = 1_000;
 /// there once it has one.
 #[derive(Debug)]
 pub struct Entrance {
-    pub(crate) listener: Arc<TcpListener>,
-    pub(crate) address: SocketAddr,
-    pub(crate) tls: Option<Tls>,
+    pub(super) listener: Arc<TcpListener>,
+    pub(super) address: SocketAddr,
+    pub(super) tls: Option<Tls>,
     limits: ServerLimits,
     node_id: String,
     began: BootTime,
 }
 
-/// What is answered meanwhile.
+/// The state of the handlers that run until the store is open.
 #[derive(Clone)]
 struct Meanwhile {
     node_id: String,
@@ -49,12 +52,18 @@ struct Meanwhile {
 }
 
 impl Entrance {
-    /// Listens.
+    /// Starts to listen on the configured address.
     pub async fn open(config: &ServerConfig) -> Result<Self, StartError> {
         let tls = Tls::of(config).await?;
         let (address, listener) = bind(config.listen)?;
-        let (limits, node_id, began) = (config.limits, config.node_id.clone(), BootTime::now());
-        Ok(Self { listener, address, tls, limits, node_id, began })
+        Ok(Self {
+            listener,
+            address,
+            tls,
+            limits: config.limits,
+            node_id: config.node_id.clone(),
+            began: BootTime::now(),
+        })
     }
 
     /// The base URL.
@@ -63,8 +72,8 @@ impl Entrance {
         format!("{scheme}://{}", self.address)
     }
 
-    /// Answers callers until `work` is done: that the process is up, that it is not ready, and to everything else that
-    /// it is unavailable, with the last `reason`. `engine` is the kind of store that it waits for.
+    /// Serves health checks until `work` is done, and responds to every other request with `unavailable` and the last
+    /// `reason`. `engine` is the kind of store that is being opened.
     pub async fn serve_until<T>(
         &self,
         engine: &'static str,
@@ -77,7 +86,7 @@ impl Entrance {
             .route(paths::HEALTH_CHECK, get(health))
             .fallback(unavailable)
             .with_state(state);
-        let door = Door {
+        let listener = Listener {
             listener: self.listener.clone(),
             acceptor: self.tls.as_ref().map(Tls::acceptor),
             limits: self.limits,
@@ -85,14 +94,14 @@ impl Entrance {
             router,
         };
         let (stop, stopping) = watch::channel(false);
-        // Dropped with this future, as when a signal ends the wait: then all connections end.
-        let door = door.keep(stopping);
+        // If this future is dropped, as on a signal, all connections close.
+        let listener = listener.accept_until(stopping);
         let work = async {
             let done = work.await;
             stop.send_replace(true);
             done
         };
-        tokio::join!(door, work).1
+        tokio::join!(listener, work).1
     }
 }
 

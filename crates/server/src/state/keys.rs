@@ -16,8 +16,8 @@ use solehold_api::{
 };
 use solehold_core::{
     call::ResourceScope,
-    command::{Command, Footprint, Over},
-    key::{Document, Name},
+    command::{Command, Over},
+    key::Name,
     outcome::Refusal,
     record::Record,
     time::StoreTime,
@@ -25,10 +25,11 @@ use solehold_core::{
 use solehold_engine::Engine;
 use subtle::ConstantTimeEq;
 
-use crate::{
-    http::{ApiError, Role},
-    records,
+use super::{
+    identity::Role,
+    records::{self, collection, record, store_time},
 };
+use crate::error::ApiError;
 
 /// The beginning of key texts that are created here.
 const PREFIX: &str = "shk_";
@@ -46,7 +47,7 @@ pub const KEYS_MAX: usize = 10_000;
 pub struct NewKey {
     /// A name for people to read.
     pub name: Name,
-    /// What it allows.
+    /// Its role.
     pub role: Role,
     /// The tenant that it is for; none, if it may name any.
     pub tenant: Option<Name>,
@@ -64,7 +65,7 @@ impl NewKey {
         Self { name, role, tenant: None, scopes: Vec::new(), certificate: None, expires_in_ms: None }
     }
 
-    /// What a request asks for, or all that is wrong with it; the tenant is the caller's to decide.
+    /// A key as requested, or every error in the request; the caller decides about the tenant.
     pub fn of(ask: &admin::CreateKey, tenant: Option<Name>) -> Result<Self, ApiError> {
         let scopes = ask.scopes()?;
         Ok(Self {
@@ -85,7 +86,7 @@ pub struct Key {
     pub id: Name,
     /// A name for people to read.
     pub name: Name,
-    /// What it allows.
+    /// Its role.
     pub role: Role,
     /// The tenant that it is for; none, if it may name any.
     pub tenant: Option<Name>,
@@ -139,19 +140,19 @@ impl IssuedKey {
     }
 }
 
-/// Why a key text is refused.
+/// The reason for rejecting a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum KeyFault {
-    /// No key has this text, or no longer.
+    /// No key has this text, or the key was rotated.
     #[error("the key is unknown")]
     Unknown,
     /// No key was created for any of the names in the certificate.
-    #[error("no name in your certificate stands for a key")]
+    #[error("no API key is bound to a name in the client certificate")]
     NoCertificate,
-    /// It expired.
+    /// Its `expires_at` has passed.
     #[error("the key has expired")]
     Expired,
-    /// It was revoked.
+    /// An administrator has revoked it.
     #[error("the key was revoked")]
     Revoked,
 }
@@ -261,11 +262,14 @@ pub async fn create(engine: &Engine, new: NewKey) -> Result<IssuedKey, ApiError>
     let has_it = |key: &&Key| key.revoked_at.is_none() && key.certificate == new.certificate;
     if let Some(other) = keys.iter().find(has_it).filter(|_| new.certificate.is_some()) {
         let detail =
-            format!("the certificate name already stands for key {}; revoke that one first", other.id);
+            format!("the certificate name is already bound to key {}; revoke that key first", other.id);
         return Err(Problem::new(ErrorCode::Exists, detail).into());
     }
     if count >= KEYS_MAX {
-        let problem = Problem::new(ErrorCode::QuotaExceeded, format!("the store has {count} keys"));
+        let problem = Problem::new(
+            ErrorCode::QuotaExceeded,
+            format!("the store already has {count} keys, the maximum; revoked keys count too"),
+        );
         return Err(problem.limit("keys", KEYS_MAX as u64).into());
     }
     let id = format!("{:016x}", rand::random::<u64>());
@@ -304,7 +308,7 @@ pub async fn list(engine: &Engine) -> Result<Vec<Key>, ApiError> {
         let stored: Option<KeyDocument> = serde_json::from_str(record.document.as_str()).ok();
         let key = stored.and_then(|s| s.into_key(record.id.clone(), revoked.get(&record.id).copied()));
         if key.is_none() {
-            tracing::error!(key = %record.id, "the record of this key cannot be read, so the key is refused");
+            tracing::error!(key = %record.id, "cannot parse API key record; rejecting the key");
         }
         key
     };
@@ -373,7 +377,7 @@ async fn unrevoked(engine: &Engine, id: &Name) -> Result<Key, ApiError> {
     let key = get(engine, id).await?;
     match key.revoked_at {
         Some(_) => {
-            Err(Problem::new(ErrorCode::Conflict, format!("key {id} was revoked; create another one")).into())
+            Err(Problem::new(ErrorCode::Conflict, format!("key {id} was revoked; create a new key")).into())
         }
         None => Ok(key),
     }
@@ -401,11 +405,6 @@ async fn store_new(engine: &Engine, new: NewKey, text: &SecretString) -> Result<
     Ok(key)
 }
 
-/// Store time, by which keys expire.
-pub(crate) async fn store_time(engine: &Engine) -> Result<StoreTime, ApiError> {
-    Ok(engine.load(&Footprint::default()).await?.now)
-}
-
 fn fresh_text(id: &str) -> SecretString {
     let mut secret = [0; 32];
     rand::rng().fill_bytes(&mut secret);
@@ -416,18 +415,4 @@ fn fresh_text(id: &str) -> SecretString {
 fn revocation(record: &Record) -> Option<(Name, StoreTime)> {
     let revocation: Revocation = serde_json::from_str(record.document.as_str()).ok()?;
     Some((record.id.clone(), revocation.at))
-}
-
-/// A name that is a constant of the program.
-pub(crate) fn collection(name: &'static str) -> Name {
-    Name::new(name).expect("a short name")
-}
-
-/// A record of a document that serializes.
-pub(crate) fn record(of: &'static str, id: Name, document: &impl Serialize) -> Result<Record, ApiError> {
-    let text =
-        serde_json::to_string(document).map_err(|e| Problem::new(ErrorCode::Internal, e.to_string()))?;
-    let document =
-        Document::new(text).map_err(|e| Problem::new(ErrorCode::Internal, format!("a {of} {e}")))?;
-    Ok(Record { collection: collection(of), id, document })
 }

@@ -1,5 +1,7 @@
 //! Where resources are placed, why, and how work is shifted between deployments (rule 27).
 
+mod words;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Deserializer, Serialize};
@@ -7,13 +9,12 @@ use serde_json::Value;
 use solehold_core::{
     command::{Claim, Target},
     key::{LeaseId, Name, ResourceKey, SessionId},
-    placement::{
-        Band, Eviction, Holdup, MoveBudget, Needs, Placement, Policy, Reason, Step, Unplaceable, WEIGHT_MAX,
-    },
+    placement::{Band, MoveBudget, Needs, Placement, Policy, WEIGHT_MAX},
     time::Token,
 };
 use uuid::Uuid;
 
+pub use self::words::{sentence, step_word, word};
 use crate::{
     document::to_document,
     field::{Checked, Faults},
@@ -25,7 +26,7 @@ use crate::{
     time::Timestamp,
 };
 
-/// The attribute of a resource that says how it is placed.
+/// The attribute of a resource with its placement needs.
 pub const ATTRIBUTE: &str = "placement";
 
 /// How a resource is placed: the attribute `placement` of its declaration.
@@ -71,13 +72,13 @@ impl PlacementNeeds {
         }
     }
 
-    /// What it asks of its runner.
+    /// The requirements on its runner.
     pub fn needs(&self) -> Needs {
         Needs { labels: self.labels.clone(), capabilities: self.capabilities.clone() }
     }
 }
 
-/// What a plan says about one resource to a runner.
+/// One resource in the assignments of a runner.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct PlannedResource {
@@ -85,7 +86,7 @@ pub struct PlannedResource {
     pub key: String,
     /// Why, in one word.
     pub reason: String,
-    /// Its present holder, who hands it over; null if nobody holds it. Only in `acquire`.
+    /// Its present holder, who hands it over; null if it is free. Only in `acquire`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub holder: Option<String>,
     /// The runner that it is handed over to: now, in `release`, or later, in `keep`.
@@ -114,7 +115,7 @@ impl PlannedResource {
     }
 }
 
-/// What a runner has to work on.
+/// The assignments of a runner.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Assignments {
@@ -124,7 +125,7 @@ pub struct Assignments {
     pub assigned_cameras: Option<Vec<String>>,
     /// Everything that it holds.
     pub leases: Vec<LeaseBody>,
-    /// The revision as of which this is so.
+    /// The revision at which this was read.
     pub revision: u64,
     /// The version of the algorithm that planned what follows.
     pub algorithm: u32,
@@ -132,11 +133,11 @@ pub struct Assignments {
     pub plan_revision: u64,
     /// Changes with what is planned for this runner. Give it as `known` to wait for a change.
     pub version: String,
-    /// What it holds and should keep.
+    /// Resources that it holds and should keep.
     pub keep: Vec<PlannedResource>,
-    /// What it should acquire, or be handed by its holder.
+    /// Resources that it should acquire, or get from their holders.
     pub acquire: Vec<PlannedResource>,
-    /// What it holds and should hand over.
+    /// Resources that it holds and should hand over.
     pub release: Vec<PlannedResource>,
 }
 
@@ -149,11 +150,11 @@ pub struct Explanation {
     pub key: String,
     /// Whether it is placed: declared, of a kind that is placed, and not excepted.
     pub placed: bool,
-    /// Who holds it now.
+    /// Its present holder.
     pub holder: Option<String>,
     /// The runner that should hold it.
     pub target: Option<String>,
-    /// What is to be done now: `keep`, `acquire`, `move`, `moving`, `later` or `nothing`.
+    /// The next step: `keep`, `acquire`, `move`, `moving`, `later` or `nothing`.
     pub step: String,
     /// Why, in one word.
     pub reason: String,
@@ -185,7 +186,7 @@ pub struct Explanation {
 pub struct LastFailure {
     pub runner_id: String,
     pub at: Timestamp,
-    /// What happened, if the runner said so.
+    /// The failure, if the runner reported a reason.
     pub reason: Option<String>,
 }
 
@@ -196,7 +197,7 @@ pub struct Penalty {
     pub runner_id: String,
     /// Milliseconds for which others are still preferred.
     pub for_ms: u64,
-    /// Why the runner itself does not ask for the resource at present; null if it does.
+    /// Why the runner itself does not request the resource at present; null if it does.
     pub declines: Option<String>,
 }
 
@@ -237,7 +238,7 @@ pub struct ReportFailure {
     pub lease_id: Option<Uuid>,
     /// The token of that lease.
     pub token: Option<u64>,
-    /// What happened, in words.
+    /// The failure, in words.
     pub reason: Option<String>,
 }
 
@@ -251,7 +252,8 @@ impl ReportFailure {
             Some(id) => Target::Lease { tenant: key.tenant.clone(), id },
             None => Target::Resource(key.clone()),
         };
-        let (token, session) = (self.token.map(Token), self.session_id.map(SessionId));
+        let token = self.token.map(Token);
+        let session = self.session_id.map(SessionId);
         faults.finish(|| {
             let runner = runner?;
             Some((runner.clone(), Claim { target, token, session, holder: Some(runner) }))
@@ -315,7 +317,7 @@ pub struct Deployment {
     pub runners: usize,
     /// Those that can be given work.
     pub active: usize,
-    /// What they can hold together.
+    /// Their total capacity.
     pub capacity: u64,
     /// How many placed resources they hold.
     pub held: usize,
@@ -329,7 +331,7 @@ pub struct ShiftState {
     pub to: String,
     /// How much of the resources it should hold.
     pub percent: u32,
-    /// Why it halted; null if it did not. Another shift, also the same again, goes on.
+    /// Why it halted; null if it did not. Starting a shift again, even the same one, continues it.
     pub halted: Option<String>,
     /// Failures that the group's runners have reported since the shift began.
     pub failures: u32,
@@ -396,7 +398,8 @@ fn given<'de, D: Deserializer<'de>, T: Deserialize<'de>>(field: D) -> Result<Opt
 impl PutPlacement {
     /// The settings after the change.
     pub fn over(&self, before: &PlacementSettings) -> PlacementSettings {
-        let (kinds, lists) = (self.unplaced_kinds.clone(), self.static_lists.clone());
+        let kinds = self.unplaced_kinds.clone();
+        let lists = self.static_lists.clone();
         PlacementSettings {
             band_percent: self.band_percent.unwrap_or(before.band_percent),
             moves_at_once: self.moves_at_once.unwrap_or(before.moves_at_once),
@@ -408,7 +411,7 @@ impl PutPlacement {
     }
 }
 
-/// What is tuned about the placement of a tenant's resources. What is null is as it is by default.
+/// The placement settings of a tenant. A null setting has its default.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -459,8 +462,8 @@ impl PlacementSettings {
     }
 
     fn static_lists(&self, faults: &mut Faults) -> BTreeMap<Name, BTreeSet<(Name, Name)>> {
-        let (runners, all) =
-            (self.static_lists.len(), self.static_lists.values().map(BTreeSet::len).sum::<usize>());
+        let runners = self.static_lists.len();
+        let all: usize = self.static_lists.values().map(BTreeSet::len).sum();
         let most = |of: usize, most: usize| format!("has {of} entries; it may have {most}");
         faults.check(runners <= STATIC_RUNNERS_MAX, "static_lists", most(runners, STATIC_RUNNERS_MAX));
         faults.check(all <= STATIC_RESOURCES_MAX, "static_lists", most(all, STATIC_RESOURCES_MAX));
@@ -479,121 +482,5 @@ impl PlacementSettings {
             lists.extend(faults.name("static_lists", runner).map(|runner| (runner, resources)));
         }
         lists
-    }
-}
-
-/// A step in one word.
-pub fn step_word(step: Step) -> &'static str {
-    match step {
-        Step::Keep => "keep",
-        Step::Acquire => "acquire",
-        Step::Move => "move",
-        Step::Moving => "moving",
-        Step::Later(_) => "later",
-        Step::Nothing => "nothing",
-    }
-}
-
-/// A reason in one word.
-pub fn word(reason: &Reason) -> &'static str {
-    match reason {
-        Reason::Held => "held",
-        Reason::Returned => "returned",
-        Reason::AwaitsReturn => "awaits_return",
-        Reason::Unowned => "unowned",
-        Reason::Evicted(Eviction::Draining) => "draining",
-        Reason::Evicted(Eviction::Maintenance) => "maintenance",
-        Reason::Evicted(Eviction::Unfit) => "unfit",
-        Reason::Evicted(Eviction::OverCapacity) => "over_capacity",
-        Reason::Shift => "shift",
-        Reason::FailedThere => "failed_there",
-        Reason::Balance => "balance",
-        Reason::MakesRoom => "makes_room",
-        Reason::HandOver => "hand_over",
-        Reason::StuckHandOver => "stuck_hand_over",
-        Reason::Outsider => "outsider",
-        Reason::NowhereElse(why) | Reason::Unplaceable(why) => unplaceable_word(why),
-    }
-}
-
-fn unplaceable_word(why: &Unplaceable) -> &'static str {
-    match why {
-        Unplaceable::Quarantined => "quarantined",
-        Unplaceable::NoRunner => "no_runner",
-        Unplaceable::NoRunnerForKind(_) => "no_runner_for_kind",
-        Unplaceable::NoRunnerAtSite(_) => "no_runner_at_site",
-        Unplaceable::NoRunnerWithLabel { .. } => "no_runner_with_label",
-        Unplaceable::NoRunnerWithCapability(_) => "no_runner_with_capability",
-        Unplaceable::NoRunnerWithKey => "no_runner_with_key",
-        Unplaceable::NoRunnerWithAll => "no_runner_with_all",
-        Unplaceable::StaticRunnerAway(_) => "static_runner_away",
-        Unplaceable::NoneAvailable => "none_available",
-        Unplaceable::AllAtCapacity => "all_at_capacity",
-    }
-}
-
-/// A placement in sentences.
-pub fn sentence(placement: &Placement) -> String {
-    let holder = placement.holder.as_ref().map_or("nobody", Name::as_str);
-    let target = placement.target.as_ref().map_or("nobody", Name::as_str);
-    let what = match &placement.reason {
-        Reason::Held => format!("{holder} holds it, may hold it, and has no more than its share"),
-        Reason::Returned => format!("nobody holds it; {target} held it last, and is there"),
-        Reason::AwaitsReturn => format!("nobody holds it; it waits for {target} to come back"),
-        Reason::Unowned => format!("nobody holds it; {target} should acquire it"),
-        Reason::Evicted(why) => format!("{holder} {}; {target} should have it", eviction(*why)),
-        Reason::Shift => format!("a shift between deployments moves it from {holder} to {target}"),
-        Reason::FailedThere => format!("it failed on {holder}; {target} should try it"),
-        Reason::Balance => format!("{holder} has more than its share, or {target} less; it goes to {target}"),
-        Reason::MakesRoom => {
-            format!("it goes to {target}, so that {holder} has room for what can be held nowhere else")
-        }
-        Reason::HandOver => format!("{holder} hands it over to {target}"),
-        Reason::StuckHandOver => {
-            format!("a hand-over from {holder} has been under way for too long; {holder} keeps it")
-        }
-        Reason::Outsider => format!("{holder} holds it, which is not a registered runner"),
-        Reason::NowhereElse(why) => {
-            format!("{holder} keeps it, because it can be nowhere else: {}", unplaceable(why))
-        }
-        Reason::Unplaceable(why) => format!("it is placed nowhere: {}", unplaceable(why)),
-    };
-    match placement.step {
-        Step::Later(Holdup::Budget) => format!("{what}, as soon as fewer moves are under way"),
-        Step::Later(Holdup::Room) => format!("{what}, as soon as there is room"),
-        _ => what,
-    }
-}
-
-fn eviction(why: Eviction) -> &'static str {
-    match why {
-        Eviction::Draining => "is draining",
-        Eviction::Maintenance => "is under maintenance",
-        Eviction::Unfit => {
-            "lacks what it asks for, its API key may not hold it, or a static list names another runner"
-        }
-        Eviction::OverCapacity => "holds more than its capacity",
-    }
-}
-
-fn unplaceable(why: &Unplaceable) -> String {
-    match why {
-        Unplaceable::Quarantined => "it is in quarantine: it failed too often, or was put there".into(),
-        Unplaceable::NoRunner => "no runner is registered".into(),
-        Unplaceable::NoRunnerForKind(kind) => format!("no runner works on the kind {kind}"),
-        Unplaceable::NoRunnerAtSite(site) => format!("no runner serves the site {site}"),
-        Unplaceable::NoRunnerWithLabel { label, value } => format!("no runner has the label {label}={value}"),
-        Unplaceable::NoRunnerWithCapability(capability) => {
-            format!("no runner has the capability {capability}")
-        }
-        Unplaceable::NoRunnerWithKey => "no runner has an API key that may hold it".into(),
-        Unplaceable::NoRunnerWithAll => "no runner has all that it asks for".into(),
-        Unplaceable::StaticRunnerAway(runner) => {
-            format!("a static list names {runner} for it, which is not there or cannot be given work")
-        }
-        Unplaceable::NoneAvailable => {
-            "every runner that could hold it is draining, under maintenance, or has no live session".into()
-        }
-        Unplaceable::AllAtCapacity => "every runner that could hold it is full".into(),
     }
 }

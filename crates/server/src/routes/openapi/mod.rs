@@ -1,17 +1,11 @@
-//! The surface's own description: OpenAPI, made from the handlers, and the same for people to read.
+//! The OpenAPI document, derived from the handlers, and the same as Markdown.
 
 mod bounds;
-mod markdown;
+pub mod markdown;
 pub mod problems;
 
-use std::sync::LazyLock;
-
-use axum::{
-    http::header,
-    response::{IntoResponse, Response},
-};
 use serde_json::{Value, json};
-use solehold_api::{leases::Envelope, paths, problem::Problem};
+use solehold_api::{leases::Envelope, problem::Problem};
 use utoipa::{
     OpenApi as _,
     openapi::{
@@ -21,14 +15,6 @@ use utoipa::{
         security::{ApiKey, ApiKeyValue, HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme},
     },
 };
-use utoipa_axum::router::OpenApiRouter;
-
-use crate::http::{Anyone, GuardedContext};
-
-pub fn routes() -> OpenApiRouter<GuardedContext> {
-    OpenApiRouter::new().routes(routes!(get_document))
-}
-
 #[derive(utoipa::OpenApi)]
 #[openapi(components(schemas(Problem, Envelope)))]
 struct Common;
@@ -58,9 +44,8 @@ pub fn frame() -> OpenApi {
     frame
 }
 
-/// The whole description.
-fn document() -> Value {
-    let mut document = super::all().into_openapi();
+/// The whole document, from the one that was derived from the handlers.
+pub fn document(mut document: OpenApi) -> Value {
     for (name, schema) in document.components.iter_mut().flat_map(|c| &mut c.schemas) {
         let RefOr::T(schema) = schema else { continue };
         leave_examples_out(schema);
@@ -86,7 +71,7 @@ fn describe_stream(frame: &mut Value) {
     }
 }
 
-/// Examples in Rust are for those who read the code.
+/// Removes examples in Rust, which are for readers of the code.
 fn leave_examples_out(schema: &mut Schema) {
     let description = match schema {
         Schema::Object(Object { description, .. })
@@ -104,24 +89,4 @@ fn leave_examples_out(schema: &mut Schema) {
 pub fn operations(item: &mut PathItem) -> [Option<&mut Operation>; 5] {
     let PathItem { get, put, post, delete, patch, .. } = item;
     [get.as_mut(), put.as_mut(), post.as_mut(), delete.as_mut(), patch.as_mut()]
-}
-
-/// The OpenAPI document of everything that is served, as JSON.
-pub fn openapi_json() -> &'static str {
-    static TEXT: LazyLock<String> = LazyLock::new(|| format!("{:#}\n", document()));
-    &TEXT
-}
-
-/// The same for people to read, as Markdown, with `calls` that show it at work.
-pub fn openapi_markdown(calls: &str) -> String {
-    markdown::render(&document(), calls)
-}
-
-/// This description.
-#[utoipa::path(
-    get, path = paths::OPENAPI, tag = "operating", operation_id = "openapi",
-    responses((status = 200, description = "The OpenAPI document", body = HashMap<String, Value>))
-)]
-async fn get_document(_: Anyone) -> Response {
-    ([(header::CONTENT_TYPE, "application/json")], openapi_json()).into_response()
 }

@@ -14,20 +14,17 @@ use solehold_api::{
 use solehold_core::{key::Name, record::Record};
 use solehold_engine::{Engine, clock::BootTime, store::Usage};
 
-use crate::{
-    http::ApiError,
-    keys::{collection, record},
-    records,
-};
+use super::records::{self, collection, record};
+use crate::error::ApiError;
 
 /// The collection of tenants' quotas.
 const TENANTS: &str = "tenant";
-/// How long a count is used before the store is asked again.
+/// How long a count is used before it is read from the store again.
 const FRESH_FOR: Duration = Duration::from_secs(1);
 /// Tenants whose counts are kept; beyond it all are forgotten and read again.
 const COUNTS_MAX: usize = 10_000;
 
-/// What is limited for each tenant.
+/// A count that is limited for each tenant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Quota {
     /// Resources, declared or held.
@@ -68,7 +65,7 @@ pub(crate) async fn overrides(engine: &Engine) -> Result<BTreeMap<Name, QuotaCha
 fn read(record: &Record) -> Option<QuotaChanges> {
     let quotas = serde_json::from_str(record.document.as_str());
     let quotas = quotas.inspect_err(
-        |error| tracing::error!(tenant = %record.id, %error, "these quotas cannot be read: the defaults apply"),
+        |error| tracing::error!(tenant = %record.id, %error, "cannot parse tenant quotas; using the defaults"),
     );
     quotas.ok()
 }
@@ -85,7 +82,7 @@ pub(crate) async fn change(engine: &Engine, tenant: &Name, changes: QuotaChanges
     .await
 }
 
-/// What each tenant has: as read from the store within the last second, and what was admitted here since.
+/// The counts of each tenant: those in the store within the last second, plus those admitted here since.
 #[derive(Debug, Default)]
 pub(crate) struct QuotaBook {
     counts: Mutex<HashMap<Name, (BootTime, Usage)>>,
@@ -157,8 +154,10 @@ impl Watches {
     ) -> Result<OpenWatch, ApiError> {
         let mut counts = lock(&self.0);
         if counts.all >= most {
-            let problem =
-                Problem::new(ErrorCode::Overloaded, format!("{most} watches are open at this node"));
+            let problem = Problem::new(
+                ErrorCode::Overloaded,
+                format!("this node already has {most} open watches, its maximum"),
+            );
             return Err(problem.limit("watches", most).retry_after_ms(1_000).into());
         }
         if let Some((tenant, most)) = &tenant {
@@ -172,13 +171,11 @@ impl Watches {
         Ok(OpenWatch { watches: self.clone(), tenant: tenant.map(|(tenant, _)| tenant) })
     }
 
-    /// How many are open.
-    #[cfg(feature = "metrics")]
+    /// The number of open watches.
     pub fn count(&self) -> u64 {
         lock(&self.0).all
     }
 
-    /// How many a tenant has open.
     pub fn of(&self, tenant: &Name) -> u64 {
         lock(&self.0).by_tenant.get(tenant).copied().unwrap_or(0)
     }
@@ -209,7 +206,7 @@ impl Drop for OpenWatch {
 fn exceeded(bound: &str, tenant: &Name, most: u64) -> ApiError {
     let what = bound.trim_start_matches("tenant_");
     let detail =
-        format!("tenant {tenant} has {most} {what}, which is its quota; an administrator can raise it");
+        format!("tenant {tenant} has reached its quota of {most} {what}; an administrator can raise it");
     Problem::new(ErrorCode::QuotaExceeded, detail).limit(bound, most).into()
 }
 

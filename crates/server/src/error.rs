@@ -22,7 +22,7 @@ use solehold_api::{
 use solehold_core::outcome::Refusal;
 use solehold_engine::{EngineError, store::StoreError};
 
-/// How long a client should wait while the store does not answer.
+/// How long a client should wait while the store is unavailable.
 const STORE_RETRY_AFTER_MS: u64 = 1_000;
 
 /// A problem, on its way to the client.
@@ -70,7 +70,7 @@ impl From<EngineError> for ApiError {
             }
         };
         if code == ErrorCode::Internal {
-            tracing::error!(%error, "the store cannot be used");
+            tracing::error!(%error, "store is unusable; failing the request");
         }
         let retry_after_ms = match error {
             EngineError::Store(StoreError::Barred { retry_after_ms }) => retry_after_ms,

@@ -1,5 +1,5 @@
-//! What a request is about, for the log: noted where commands are submitted, which is below the handlers and knows of
-//! no request.
+//! The subject of a request, for its log line. It is noted where commands are submitted, below the handlers, in a task
+//! local.
 
 use std::{cell::RefCell, time::Duration};
 
@@ -11,17 +11,17 @@ use solehold_core::{
 };
 use solehold_engine::clock::BootTime;
 
-use super::ApiError;
+use crate::error::ApiError;
 
 tokio::task_local! {
     static NOTES: RefCell<Notes>;
 }
 
-/// What is noted of a request while it is served.
+/// Notes about a request while it is served.
 #[derive(Debug, Default)]
 pub(crate) struct Notes {
     pub about: About,
-    /// How long it has waited because its caller asked it to.
+    /// How long it has waited because its caller requested it.
     pub waited: Duration,
 }
 
@@ -82,7 +82,7 @@ impl About {
 
 /// Notes what a request is about, if this is one, and it was not noted before.
 pub(crate) fn note(command: &Command) {
-    // Outside of a request there is nobody to tell.
+    // Outside of a request there is nothing to note.
     let _ = NOTES.try_with(|notes| {
         let about = &mut notes.borrow_mut().about;
         if *about == About::default() {
@@ -91,7 +91,7 @@ pub(crate) fn note(command: &Command) {
     });
 }
 
-/// Does what may take as long as the caller is willing to wait: that time is no slowness of the server.
+/// Runs `work`, for which the caller is willing to wait: that time does not make a request slow.
 pub(crate) async fn waiting<T>(wait: Duration, work: impl Future<Output = T>) -> T {
     let began = BootTime::now();
     let done = work.await;
@@ -110,7 +110,7 @@ pub(crate) async fn noted<T>(work: impl Future<Output = T>) -> (T, Notes) {
         .await
 }
 
-/// Why a request was refused.
+/// The code of the problem in a response.
 pub(crate) fn code_of(response: &Response) -> Option<ErrorCode> {
     response.extensions().get::<ApiError>().map(|failure| failure.0.code)
 }

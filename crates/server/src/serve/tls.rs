@@ -1,4 +1,4 @@
-//! TLS with files that may change while the server runs, and what client certificates say.
+//! TLS with files that may change while the server runs, and the names in client certificates.
 
 use std::{path::Path, sync::Arc, time::Duration};
 
@@ -14,40 +14,29 @@ use solehold_process::tls;
 use tokio::net::TcpStream;
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
 
-use crate::config::TlsFiles;
+use super::config::TlsFiles;
 
 /// How often the files are checked.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Why TLS cannot be served with the files.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the fields of a variant are named in its message")]
 pub enum TlsError {
     /// A file cannot be read.
     #[error("cannot read {path}: {error}")]
-    Read {
-        /// Which one.
-        path: String,
-        /// Why.
-        error: std::io::Error,
-    },
+    Read { path: String, error: std::io::Error },
     /// A file is not what it should be, or the key is not that of the certificate.
     #[error("cannot use {cert} with {key}: {what}")]
-    Unusable {
-        /// The certificate's file.
-        cert: String,
-        /// The key's file.
-        key: String,
-        /// What is wrong.
-        what: String,
-    },
+    Unusable { cert: String, key: String, what: String },
 }
 
 /// The protocols that are offered inside TLS, the preferred one first.
 pub type Protocols = &'static [&'static [u8]];
-/// What the server speaks.
+/// The protocols of the server.
 const PROTOCOLS: Protocols = &[b"h2", b"http/1.1"];
 
-/// The files as they were read last, and what is in use.
+/// The files as they were last read, and the configuration that is in use.
 #[derive(Debug)]
 pub struct Tls {
     files: TlsFiles,
@@ -56,18 +45,18 @@ pub struct Tls {
     in_use: Arc<ArcSwap<ServerConfig>>,
 }
 
-/// Accepts connections, always with what is in use.
+/// Accepts connections with the configuration that is in use.
 #[derive(Debug, Clone)]
 pub struct Acceptor(Arc<ArcSwap<ServerConfig>>);
 
 impl Acceptor {
-    /// Shakes hands with a client.
+    /// Performs the TLS handshake with a client.
     pub async fn accept(&self, stream: TcpStream) -> std::io::Result<TlsStream<TcpStream>> {
         TlsAcceptor::from(self.0.load_full()).accept(stream).await
     }
 }
 
-/// What the files contain.
+/// The contents of the files.
 #[derive(Debug, PartialEq, Eq)]
 struct TlsBytes {
     cert: Vec<u8>,
@@ -76,8 +65,8 @@ struct TlsBytes {
 }
 
 impl Tls {
-    /// As a server is configured.
-    pub(crate) async fn of(config: &crate::ServerConfig) -> Result<Option<Self>, TlsError> {
+    /// Opens the files of the configuration, if it has any.
+    pub(super) async fn of(config: &super::ServerConfig) -> Result<Option<Self>, TlsError> {
         match config.tls.clone() {
             Some(files) => Ok(Some(Self::open(files, PROTOCOLS).await?)),
             None => Ok(None),
@@ -91,7 +80,7 @@ impl Tls {
         Ok(Self { files, protocols, read, in_use })
     }
 
-    /// Accepts connections with these files, and with what they become while they are followed.
+    /// Accepts connections with these files; changed files take effect while [`Self::follow`] runs.
     pub fn acceptor(&self) -> Acceptor {
         Acceptor(self.in_use.clone())
     }
@@ -105,17 +94,17 @@ impl Tls {
                 Ok(read) => read,
                 // The files are being replaced.
                 Err(error) => {
-                    tracing::debug!(%error, "the TLS files cannot be read now");
+                    tracing::debug!(%error, "cannot read TLS files; retrying");
                     continue;
                 }
             };
             match parse(&self.files, self.protocols, &read) {
                 Ok(config) => {
                     self.in_use.store(Arc::new(config));
-                    tracing::info!(cert = %self.files.cert.display(), "the TLS files have changed and are in use");
+                    tracing::info!(cert = %self.files.cert.display(), "reloaded TLS certificate");
                 }
                 Err(error) => {
-                    tracing::error!(%error, "the TLS files have changed; the former ones stay in use")
+                    tracing::error!(%error, "cannot load changed TLS files; keeping the previous certificate")
                 }
             }
             self.read = read;
@@ -124,7 +113,7 @@ impl Tls {
 }
 
 /// The names in the certificate that the client has shown and proven: of hosts, and URIs. None, if it showed none.
-pub(crate) fn client_names(stream: &TlsStream<TcpStream>) -> Arc<[Name]> {
+pub(super) fn client_names(stream: &TlsStream<TcpStream>) -> Arc<[Name]> {
     let certificate = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
     let Some(certificate) = certificate.and_then(|der| webpki::EndEntityCert::try_from(der).ok()) else {
         return Arc::default();

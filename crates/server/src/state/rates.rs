@@ -1,4 +1,4 @@
-//! How often each caller may ask.
+//! Rate limits of callers.
 
 use std::{
     net::{IpAddr, Ipv6Addr},
@@ -9,8 +9,7 @@ use governor::{DefaultKeyedRateLimiter, Quota, clock::Clock};
 use solehold_api::problem::{ErrorCode, Problem};
 use solehold_core::key::Name;
 
-use super::ApiError;
-use crate::config::ServerLimits;
+use crate::{error::ApiError, limits::ServerLimits};
 
 /// What requests are counted by: a key, or the address of a caller without one.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -31,7 +30,7 @@ impl RateLimitKey {
     }
 }
 
-/// How often each caller has asked.
+/// The request rates of all callers.
 #[derive(Debug)]
 pub(crate) struct Rates {
     limiter: Option<DefaultKeyedRateLimiter<RateLimitKey>>,
@@ -48,19 +47,19 @@ impl Rates {
         Self { limiter: quota.map(DefaultKeyedRateLimiter::dashmap), per_second: limits.requests_per_second }
     }
 
-    /// Refuses a caller that asks too often.
+    /// Rejects a caller that exceeds its rate.
     pub fn check(&self, who: &RateLimitKey) -> Result<(), ApiError> {
         let Some(limiter) = &self.limiter else { return Ok(()) };
         limiter.check_key(who).map_err(|until| {
             let wait = until.wait_time_from(limiter.clock().now());
-            let detail = format!("more than {} requests per second; ask less often", self.per_second);
+            let detail = format!("more than {} requests per second; slow down", self.per_second);
             let problem = Problem::new(ErrorCode::TooManyRequests, detail);
             let problem = problem.limit("requests_per_second", self.per_second.into());
             problem.retry_after_ms(wait.as_millis().max(1) as u64).into()
         })
     }
 
-    /// Forgets callers that have not asked for long.
+    /// Drops the rates of callers that have been idle for long.
     pub fn forget(&self) {
         if let Some(limiter) = &self.limiter {
             limiter.retain_recent();

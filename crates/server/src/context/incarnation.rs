@@ -11,16 +11,16 @@ use solehold_core::{
     time::{StoreTime, Token},
 };
 
-use crate::{
+use super::{
     Context,
     commands::{granted, unexpected},
-    http::ApiError,
     past::PastLease,
 };
+use crate::error::ApiError;
 
-/// Why a lease was revoked that a former incarnation held.
+/// The reason for revoking a lease of a former incarnation. It is stored, and compared later.
 const REGISTERED_AGAIN: &str = "its runner has registered again";
-/// Why a lease was revoked that a runner held by name when it was removed by name.
+/// The reason for revoking a lease that a runner held by name when it was removed. Stored and compared, too.
 const REMOVED: &str = "its runner was removed by name";
 
 /// Whether a lease has a session of its own, as one that was taken by name alone.
@@ -34,7 +34,7 @@ fn claim(key: &ResourceKey, token: Token) -> Claim {
 
 impl Context {
     /// Revokes what a runner held by name alone when it registered again. If the former incarnation is known to be
-    /// fenced off, nobody has to wait for its deadline.
+    /// fenced off, the next holder need not wait for its deadline.
     pub(crate) async fn end_former(
         &self,
         held: &[LeaseView],
@@ -59,7 +59,8 @@ impl Context {
         reason: &str,
     ) -> Result<usize, ApiError> {
         let revoke = |lease: &LeaseView| {
-            let (claim, reason) = (claim(&lease.key, lease.lease.token), Some(reason.to_owned()));
+            let claim = claim(&lease.key, lease.lease.token);
+            let reason = Some(reason.to_owned());
             Command::Revoke { claim, fenced, reason }
         };
         let commands = held.filter(|lease| is_own(lease)).map(revoke).collect();
@@ -88,7 +89,7 @@ impl Context {
 
     /// An acquire was refused because the resource is held back. If that is so because its runner has registered again,
     /// or was removed by name and has registered since, the hold-back is lifted for it: in the same commit, so that
-    /// nobody else comes first.
+    /// no other client acquires it in between.
     pub(crate) async fn acquire_from_former(
         &self,
         ask: Acquire,

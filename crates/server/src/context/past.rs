@@ -21,7 +21,8 @@ use solehold_core::{
 use solehold_engine::{EngineError, store::EventQuery};
 use tokio::{sync::Semaphore, time::timeout};
 
-use crate::{Context, http::ApiError};
+use super::Context;
+use crate::error::ApiError;
 
 /// A lease has few events: that it is pending, was granted, has ended and was taken over.
 const LEASE_EVENTS_MAX: usize = 8;
@@ -49,7 +50,7 @@ pub struct PastLease {
 type Owner = Option<Name>;
 
 impl PastLease {
-    /// As it is told.
+    /// The ended lease in a response.
     pub fn shown(&self) -> EndedLease {
         EndedLease {
             kind: Some(self.key.kind.to_string()),
@@ -105,8 +106,7 @@ impl Context {
         }
     }
 
-    /// A revoke was refused by someone who says that the holder is fenced off: if the lease is over, its resource is
-    /// not held back after it any longer.
+    /// A revoke with `fenced` was refused: if the lease is over, the hold-back after it ends.
     pub(crate) async fn fenced_late(
         &self,
         claim: &Claim,
@@ -158,7 +158,8 @@ impl Context {
         let holder = live.as_ref().map(|view| view.lease.holder.clone());
         let refusal = match live {
             Some(view) if claim.holder.as_ref() == Some(&view.lease.holder) && claim.token.is_none() => {
-                let (holder, token) = (view.lease.holder, view.lease.token);
+                let holder = view.lease.holder;
+                let token = view.lease.token;
                 Refusal::NotYours { what: "proof", holder, token }
             }
             _ => Refusal::Lost { holder, last_token },
@@ -197,10 +198,12 @@ impl Context {
     pub(crate) async fn past_lease(&self, claim: &Claim) -> Option<PastLease> {
         let _turn = timeout(TURN_WITHIN, LOOKUPS.acquire()).await.ok()?.ok()?;
         let found = self.find_past(claim).await;
-        found.inspect_err(|error| tracing::debug!(%error, "the history of a lease cannot be read")).ok()?
+        let log =
+            |error: &EngineError| tracing::debug!(%error, "cannot read lease history; responding without it");
+        found.inspect_err(log).ok()?
     }
 
-    /// The same, for a request that asks for nothing else.
+    /// As [`Self::past_lease`], but an unreadable history is an error.
     pub(crate) async fn find_past(&self, claim: &Claim) -> Result<Option<PastLease>, EngineError> {
         let is_for_caller = |past: &PastLease| past.is_claimed_by(claim) && self.caller().may_see(&past.key);
         Ok(self.look_up(claim).await?.filter(is_for_caller))
@@ -302,7 +305,8 @@ fn end_of(events: &[Event]) -> Option<PastLease> {
             What::Revoked(ended) => (LeaseStatus::Revoked, ended),
             _ => return None,
         };
-        let (key, ended) = (event.key.clone(), ended.clone());
+        let key = event.key.clone();
+        let ended = ended.clone();
         Some(PastLease { key, ended, status, at: event.at, held_back_ms: 0, owner: None })
     })?;
     let owner = events.iter().find_map(|event| match &event.what {

@@ -1,5 +1,5 @@
-//! What happens around every request: it gets an id, is admitted, is bounded in time, is measured and logged, and every
-//! error is answered as a problem document.
+//! The middleware of every request: assigns an id, authenticates, enforces the time limit, measures and logs, and turns
+//! every error into a problem document.
 
 use std::{
     panic::AssertUnwindSafe,
@@ -30,22 +30,26 @@ use solehold_core::key::Name;
 use solehold_engine::clock::BootTime;
 
 use super::{
-    ApiError, Peer,
-    about::{self, Notes},
+    Peer,
     arrival::Arrival,
     auth::{admit, is_probe, is_public, shown},
     json::json_line,
 };
-use crate::{Context, metrics::Route};
+use crate::{
+    Context,
+    context::about::{self, Notes},
+    error::ApiError,
+    metrics::Route,
+};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const NODE: HeaderName = HeaderName::from_static("x-solehold-node");
 /// The longest request id that is accepted from a client, in bytes.
 const REQUEST_ID_BYTES_MAX: usize = 128;
-/// A request that takes longer is worth a warning.
+/// A request that takes longer is logged as a warning.
 const SLOW: Duration = Duration::from_secs(1);
 
-/// What must be known of a request after it was served.
+/// The data about a request that its log line and metrics need after it was served.
 struct RequestRecord {
     began: BootTime,
     id: HeaderValue,
@@ -54,11 +58,11 @@ struct RequestRecord {
     route: Route,
     key: Option<Name>,
     notes: Notes,
-    /// Why it was refused.
+    /// The code of the problem that it was answered with.
     code: Option<ErrorCode>,
 }
 
-/// Serves a request with all that goes around it.
+/// Serves a request, with all of the above.
 pub(crate) async fn around(State(context): State<Context>, mut request: Request, next: Next) -> Response {
     let mut record = RequestRecord {
         began: BootTime::now(),
@@ -84,7 +88,7 @@ pub(crate) async fn around(State(context): State<Context>, mut request: Request,
     let headers = response.headers_mut();
     headers.insert(REQUEST_ID, record.id.clone());
     headers.insert(NODE, context.node_header().clone());
-    tell(&context, record, response.status());
+    log_response(&context, record, response.status());
     response
 }
 
@@ -123,7 +127,7 @@ async fn serve(
     let served = AssertUnwindSafe(next.run(request)).catch_unwind();
     let timeout = context.limits().request_timeout;
     let served = match (record.route.as_str(), &record.method) {
-        // An import takes as long as its body takes to arrive, of which it makes sure by itself.
+        // An import takes as long as its body takes to arrive, and enforces a timeout between chunks itself.
         (paths::IMPORT, _) => Ok(served.await),
         // Waiting in line is not a timeout, nor is waiting for news.
         (paths::LOCK | paths::RESOURCE_LEASE | paths::SESSION_NEWS, &Method::POST) => {
@@ -138,7 +142,7 @@ async fn serve(
     }
 }
 
-/// What was served within `timeout`, and `more` once the whole body has arrived.
+/// Awaits the response for `timeout`, and for `more` if the whole body has arrived by then.
 async fn in_time<T>(
     served: impl Future<Output = T>,
     arrival: &Arrival,
@@ -158,20 +162,22 @@ async fn in_time<T>(
 fn panicked(record: &RequestRecord, panic: &(dyn std::any::Any + Send)) -> Response {
     let text = panic.downcast_ref::<&str>().copied();
     let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message");
-    tracing::error!(request_id = ?record.id, route = record.route.as_str(), panic = text, "a handler panicked");
-    let detail = "an internal error; the server's log has more under the request id";
+    let route = record.route.as_str();
+    tracing::error!(request_id = ?record.id, route, panic = text, "request handler panicked; responding with 500");
+    let detail = "internal error; see the server's log for this request id";
     ApiError::from(Problem::new(ErrorCode::Internal, detail)).into_response()
 }
 
 fn timed_out(timeout: Duration) -> ApiError {
-    let detail = format!("no answer within {timeout:?}: the request may or may not have been carried out");
+    let detail = format!("no response within {timeout:?}; the request may or may not have taken effect");
     let problem = Problem::new(ErrorCode::UnknownOutcome, detail).retry_after_ms(1_000);
     problem.limit("request_timeout_ms", timeout.as_millis() as u64).into()
 }
 
-/// The body stopped on its way.
+/// The problem of a request whose body did not arrive in time.
 pub(crate) fn body_late(timeout: Duration) -> ApiError {
-    let detail = format!("the body did not arrive within {timeout:?}, and nothing was done: send it again");
+    let detail =
+        format!("the request body did not arrive within {timeout:?}; nothing was changed, send it again");
     let problem = Problem::new(ErrorCode::RequestTimeout, detail);
     problem.limit("request_timeout_ms", timeout.as_millis() as u64).into()
 }
@@ -229,9 +235,9 @@ fn bare_problem(status: StatusCode) -> Problem {
     Problem { status: status.as_u16(), ..Problem::new(code.unwrap_or(fallback), detail) }
 }
 
-/// Measures and logs what was answered: what it was about, and why it was refused. Never the query, the headers or the
-/// body: they may hold secrets. The log itself adds the name of the node.
-fn tell(context: &Context, record: RequestRecord, status: StatusCode) {
+/// Measures and logs a response: its subject, and the problem code if it is an error. Never the query, the headers or
+/// the body, since they may contain secrets. The log itself adds the name of the node.
+fn log_response(context: &Context, record: RequestRecord, status: StatusCode) {
     let took = BootTime::now().since(record.began);
     macro_rules! log {
         ($level:ident) => {

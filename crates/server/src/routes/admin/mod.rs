@@ -22,8 +22,11 @@ use utoipa_axum::router::OpenApiRouter;
 use crate::{
     Context,
     http::{ApiError, Body, Caller, GuardedContext, Json, NamePath, Params, role},
-    keys::{self, Key},
-    quota,
+    state::{
+        keys::{self, Key},
+        quota,
+        records::collection,
+    },
 };
 
 pub fn routes() -> OpenApiRouter<GuardedContext> {
@@ -64,7 +67,7 @@ async fn known_key(caller: &Caller<role::Admin>, id: &str) -> Result<Key, ApiErr
     let is_known =
         key.revoked_at.is_none() && (caller.scope().is_none() || key.tenant.as_ref() == caller.scope());
     if !is_known {
-        return Err(Refusal::NoRecord { collection: keys::collection("key"), id }.into());
+        return Err(Refusal::NoRecord { collection: collection("key"), id }.into());
     }
     Ok(key)
 }
