@@ -18,7 +18,7 @@ use std::{
 
 use clap::{Args, ValueEnum};
 use rustix::process::{Pid, Signal, kill_process};
-use solehold_agent::keep::{Farewell, Holder, Job, Keepers, LeaseTerm, Streams, kill_before};
+use solehold_agent::keep::{ExitHook, Holder, Job, Keepers, LeaseTerm, Streams, kill_before};
 use solehold_clock::{BootTime, deadline};
 
 const FAMILY: &str = "trap '' TERM\nsleep 600 &\nsetsid sleep 600 &\n(setsid sh -c 'sleep 600 & exec sleep 600' &)\nwait\nsleep 600";
@@ -71,7 +71,7 @@ pub fn run_agent(&Agent { deadline_ms }: &Agent) {
             env: Vec::new(),
             env_remove: Vec::new(),
             warn: TTL / 6,
-            farewell: Farewell::default(),
+            exit_hook: ExitHook::default(),
             folder: None,
             streams: Streams::Own(theirs),
         };

@@ -1,8 +1,9 @@
 //! What a long snapshot, such as that of a dump or an export, costs batches and renewals. Both are run without one and
-//! then under one, and the ratio is printed: of the time, and of the pages that PostgreSQL reads, which no other load on
-//! the machine can change.
+//! then under one, and the ratio is printed: of the time, and of the pages that PostgreSQL reads, which no other load
+//! on the machine can change.
 //!
-//! Each batch touches other rows than the last ones, so that only the clock, which all batches share, can slow them down.
+//! Each batch touches other rows than the last ones, so that only the clock, which all batches share, can slow them
+//! down.
 
 use std::time::Duration;
 

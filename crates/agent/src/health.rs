@@ -1,7 +1,7 @@
 //! Health and metrics of the agent and its workers, over HTTP.
 //!
 //! `/healthz` says whether the agent runs, `/readyz` whether it is registered, in contact and not draining, `/metrics`
-//! has figures in the format of Prometheus, and `/status` the same as JSON for people.
+//! has metrics in the format of Prometheus, and `/status` the same as JSON.
 
 use std::{
     collections::BTreeMap,
@@ -91,21 +91,23 @@ impl Status {
     /// What the heartbeat reports.
     pub fn heartbeat_metrics(&self) -> Map<String, Value> {
         let now = self.lock().clone();
-        let (mut cpu_ms, mut rss_bytes, mut restarts) = (0, 0, 0);
+        let mut cpu_ms = 0;
+        let mut rss_bytes = 0;
+        let mut restarts = 0;
         for worker in &now.workers {
             let usage = now.usage(worker.worker);
             cpu_ms += usage.cpu_ms;
             rss_bytes += usage.rss_bytes;
             restarts += worker.restarts;
         }
-        let figures = [
+        let metrics = [
             ("workers", json!(now.workers.len())),
             ("worker_restarts", json!(restarts)),
             ("worker_cpu_ms", json!(cpu_ms)),
             ("worker_rss_bytes", json!(rss_bytes)),
             (FAILED_RESOURCES, json!(now.failed)),
         ];
-        figures.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+        metrics.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
     }
 
     fn lock(&self) -> MutexGuard<'_, Snapshot> {
@@ -180,7 +182,7 @@ struct InPhase {
 
 type PerWorker = Family<OfWorker, Gauge<i64, AtomicI64>>;
 
-/// The figures as of one moment.
+/// The metrics as of one moment.
 fn registry(now: &Snapshot) -> Registry {
     let mut registry = Registry::with_prefix("solehold_agent");
     let mut one = |name: &str, help: &str, value: usize| {
@@ -212,7 +214,7 @@ fn registry(now: &Snapshot) -> Registry {
 }
 
 fn per_worker(registry: &mut Registry, now: &Snapshot) {
-    let figures: [(&str, &str, PerWorker); 6] = [
+    let metrics: [(&str, &str, PerWorker); 6] = [
         ("worker_resources", "Resources that a worker works on", PerWorker::default()),
         ("worker_restarts", "How often a worker was started again", PerWorker::default()),
         ("worker_failures", "Failures of a worker in a row", PerWorker::default()),
@@ -230,11 +232,11 @@ fn per_worker(registry: &mut Registry, now: &Snapshot) {
             usage.cpu_ms as i64,
             usage.rss_bytes as i64,
         ];
-        for ((_, _, family), value) in figures.iter().zip(values) {
+        for ((_, _, family), value) in metrics.iter().zip(values) {
             family.get_or_create(&OfWorker { worker: view.worker }).set(value);
         }
     }
-    for (name, help, family) in figures {
+    for (name, help, family) in metrics {
         registry.register(name, help, family);
     }
 }

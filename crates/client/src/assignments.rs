@@ -1,4 +1,4 @@
-//! What the server assigns to a runner: what it keeps, what it acquires, and what it releases.
+//! The assignments of a runner: the resources that the server wants it to keep, to acquire and to release.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -12,10 +12,27 @@ use solehold_api::{
 };
 use solehold_core::key::SessionId;
 
-use crate::{Http, ResourceName};
+use crate::{
+    authority::{AuthorityError, RefusalReason, Reply, ResourceName},
+    http::Http,
+};
 
 /// How long the server may wait until it plans something else for a runner.
 const CHANGE_MAX: Duration = Duration::from_secs(10);
+
+/// Why a runner's assignments cannot be read, or its status cannot be set.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum AssignmentError {
+    /// The server does not know assignments.
+    #[error("the server is of an older version and assigns nothing")]
+    Unsupported,
+    /// The server refused.
+    #[error(transparent)]
+    Refused(#[from] RefusalReason),
+    /// There is no answer.
+    #[error(transparent)]
+    Authority(#[from] AuthorityError),
+}
 
 /// How to get a resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -99,34 +116,30 @@ impl Assigned {
 }
 
 impl Http {
-    /// Asks what a runner should work on: for another answer than the one of version `known`, for which the server may
-    /// wait a while; without a version it answers at once. The error is for people.
-    pub async fn assignments(&self, runner: &str, known: Option<&str>) -> Result<Assigned, String> {
+    /// Reads a runner's assignments. With a version, the server may wait a while until they differ from it; without one
+    /// it responds at once.
+    pub async fn assignments(&self, runner: &str, known: Option<&str>) -> Result<Assigned, AssignmentError> {
         let path = paths::runner_assignments(runner);
-        let asked = match known {
-            None => self.get::<Answer>(path).await,
+        let reply: Reply<Answer> = match known {
+            None => self.get(path).await,
             Some(known) => {
                 let path = format!("{path}?wait_ms={}&known={known}", CHANGE_MAX.as_millis());
                 self.get_waiting(path, CHANGE_MAX).await
             }
         };
-        match asked {
-            Ok(Ok(answer)) if answer.keep.is_some() => Ok(Assigned::of(&answer)),
-            Ok(Ok(_)) => Err("the server assigns nothing: it is of an older version".to_owned()),
-            Ok(Err(refusal)) => Err(refusal.detail),
-            Err(error) => Err(error.to_string()),
-        }
+        let answer = reply??;
+        if answer.keep.is_some() { Ok(Assigned::of(&answer)) } else { Err(AssignmentError::Unsupported) }
     }
 
-    /// Tells the server that a runner is draining, so that it moves what the runner holds. The error is for people.
-    pub async fn say_draining(&self, runner: &str, session: Option<SessionId>) -> Result<(), String> {
+    /// Reports to the server that a runner is draining, so that it moves the runner's resources.
+    pub async fn report_draining(
+        &self,
+        runner: &str,
+        session: Option<SessionId>,
+    ) -> Result<(), AssignmentError> {
         let session_id = session.map(|session| session.0);
         let body = PutRunnerStatus { status: RunnerStatus::Draining, session_id };
-        match self.put(paths::runner_status(runner), &body).await {
-            Ok(Ok(())) => Ok(()),
-            Ok(Err(refusal)) => Err(refusal.detail),
-            Err(error) => Err(error.to_string()),
-        }
+        Ok(self.put(paths::runner_status(runner), &body).await??)
     }
 }
 

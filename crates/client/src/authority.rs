@@ -25,6 +25,9 @@ use crate::news::{News, Newsroom};
 /// What was answered: done, refused, or unknown.
 pub type Reply<T> = Result<Result<T, RefusalReason>, AuthorityError>;
 
+/// The kind of a lock among resources. Locks are not declared.
+pub const LOCK_KIND: &str = "lock";
+
 /// A thing that one holder at a time may work on. The authority knows its tenant.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ResourceName {

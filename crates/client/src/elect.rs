@@ -42,18 +42,20 @@ where
             Err(AcquireError::TimedOut { .. }) => continue,
             Err(error) => return Err(error),
         };
-        tracing::info!(node = session.holder(), role, token = %guard.token(), "elected");
+        tracing::info!(node = session.holder(), role, token = %guard.token(), "elected leader");
         match guard.run(lead(guard.clone())).await {
             Ok(done) => {
                 // The next candidate finds the role free, unless the guard is kept elsewhere.
                 if let Some(guard) = Arc::into_inner(guard)
                     && let Err(error) = guard.release().await
                 {
-                    tracing::warn!(node = session.holder(), role, %error, "the role was not released: it stays taken until its ttl is over");
+                    tracing::warn!(node = session.holder(), role, %error, "cannot release the role; it expires after its ttl");
                 }
                 return Ok(done);
             }
-            Err(lost) => tracing::warn!(node = session.holder(), role, %lost, "no longer the leader"),
+            Err(lost) => {
+                tracing::warn!(node = session.holder(), role, %lost, "lost the role; standing for election again")
+            }
         }
     }
 }

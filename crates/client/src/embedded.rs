@@ -144,7 +144,8 @@ impl Embedded {
     async fn beat(&self, view: SessionView) -> Reply<Beat> {
         let session = &view.session;
         let ttl_left = Duration::from_millis(session.deadline.ms_after(view.now));
-        let (slack, cursor) = (self.slack(), self.engine.cursor());
+        let slack = self.slack();
+        let cursor = self.engine.cursor();
         let set = match self.engine.lease_set(&view).await.map_err(failed)? {
             Ok(set) => set,
             // It ended in between: an empty set of a live session would be of no moment.
@@ -225,7 +226,8 @@ fn held(view: outcome::LeaseView) -> HeldLease {
 }
 
 fn pending(view: &outcome::PendingView) -> (LeaseId, ResourceName) {
-    let (kind, key) = (view.key.kind.clone(), view.key.key.clone());
+    let kind = view.key.kind.clone();
+    let key = view.key.key.clone();
     (view.pending.id, ResourceName { kind, key })
 }
 
@@ -323,7 +325,8 @@ impl Authority for Embedded {
     }
 
     async fn acquire_waiting(&self, ask: &AcquireRequest, wait: Duration) -> Option<Reply<GrantedLease>> {
-        let (wait, ask) = (wait.min(self.wait_max()), self.acquire(ask));
+        let wait = wait.min(self.wait_max());
+        let ask = self.acquire(ask);
         let ask = match ask {
             Ok(ask) => ask,
             Err(refusal) => return Some(Ok(Err(refusal))),
@@ -337,7 +340,8 @@ impl Authority for Embedded {
     }
 
     async fn cancel(&self, resource: &ResourceName, holder: &Name, request: &Name) -> Reply<()> {
-        let (holder, request) = (holder.clone(), request.clone());
+        let holder = holder.clone();
+        let request = request.clone();
         let request = RequestKey { resource: self.key(resource), holder, request };
         Ok(self.ask(Command::CancelRequest(request)).await?.map(|_| ()))
     }
@@ -415,7 +419,8 @@ impl Authority for Embedded {
         let mut nodes = Vec::new();
         loop {
             let found = self.engine.find_holders(&query).await.map_err(failed)?;
-            let (state, now) = (&found.loaded.state, found.loaded.now);
+            let state = &found.loaded.state;
+            let now = found.loaded.now;
             let sessions = found.keys.iter().filter_map(|key| state.session(state.holder(key)?.session?));
             nodes.extend(
                 sessions.filter(|session| session.is_live(now)).map(|session| Node::of(session, now)),

@@ -1,9 +1,9 @@
-//! What a service adds to be safe with many instances: sessions, guards and locks over Solehold's leases.
+//! Sessions, guards and locks over Solehold's leases, for services that run in many instances.
 //!
 //! # The trust window
 //!
 //! A lease is a promise with an end. The [`Authority`] that decides counts that end by its own clock. A holder cannot
-//! see that clock; it only learns how much time is left. So the holder counts **from before it asked**:
+//! see that clock; it only learns how much time is left. So the holder counts **from before it sent the request**:
 //!
 //! ```text
 //!   holder     | sent                    answer: 30 s left |                          deadline |  stop
@@ -12,12 +12,13 @@
 //!                                                                                               |margin|
 //! ```
 //! The local deadline is the time of sending plus the time left minus a margin ([`clock::deadline::local_deadline`]),
-//! by a clock that keeps counting while the machine is suspended. Before the deadline, nobody else holds the lease. At
-//! the deadline the work has stopped, unless a heartbeat has moved it. What happens in between is the [`Policy`]:
+//! by a clock that keeps counting while the machine is suspended. Before the deadline, no other holder has the lease.
+//! At the deadline the work has stopped, unless a heartbeat has moved it. The [`Policy`] decides what happens in
+//! between:
 //!
 //! | a renewal | `Immediate` | `Deadline` | `Grace(d)` |
 //! |---|---|---|---|
-//! | is refused | stop | stop | stop, unless the session had expired and the lease is won back at once (rule 22) |
+//! | is refused | stop | stop | stop, unless the session had expired and the lease is reclaimed at once (rule 22) |
 //! | fails | stop | try again until the deadline, then stop | try again until `d` after it, then stop |
 //!
 //! Stopping is a courtesy: a process can be paused between the check of its deadline and the write that follows. Only a
@@ -30,7 +31,7 @@
 //!   ClientSession (one heartbeat) ── acquire ──> Guard { token, deadline, lost(), run(), state() }
 //!      |            └── Locks (wait in line) ──> Guard          Cluster: configuration, routing, presence
 //!      Authority: Http (servers, failover) | Embedded (the engine in this process)       elect(): one leader
-//!      Gate: refuses work that carries an old token            Runner: holds what the server places on it
+//!      Gate: refuses work that carries an old token            Runner: works on assigned resources
 //! ```
 //! ```
 //! # tokio::runtime::Runtime::new().expect("a runtime").block_on(async {
@@ -52,16 +53,30 @@
 //! # }).expect("it runs");
 //! ```
 //!
+//! # Layers
+//!
+//! Each module imports only those above it:
+//!
+//! ```text
+//!   chance, history, news              randomness, the store's history, sessions that wait for notifications
+//!   authority                          the trait, its requests and its errors
+//!   http, embedded                     its two implementations
+//!   renewer, coalesce                  when to send a heartbeat (pure); many operations in one request
+//!   session                            one incarnation of this program, and its guards
+//!   locks, elect, assignments          over a session, or over HTTP
+//!   cluster, runner, gate              what services use as a whole
+//! ```
+//!
 //! # Errors
 //!
-//! A [`RefusalReason`] is an outcome: nothing was changed. An [`AuthorityError`] means that there is no outcome, or that it
-//! is unknown (rule 8). Each operation has one error type, which says which of the two it was:
+//! A [`RefusalReason`] is an outcome: nothing was changed. An [`AuthorityError`] means that there is no outcome, or
+//! that it is unknown (rule 8). Each operation has one error type, which says which of the two it was:
 //!
 //! ```text
 //!   setting up   HttpError (Http::new)      StoreError (Embedded::open)      ConfigError (ClusterConfig)
 //!                                                                                 |
 //!   opening      BadName, RefusalReason, AuthorityError ──> OpenError ─────────────> ClusterError
-//!   acquiring    BadName, RefusalReason, AuthorityError ──> AcquireError ──> LockSessionError <── LegacyError
+//!   acquiring    BadName, RefusalReason, AuthorityError ──> AcquireError
 //!   holding      Lost,    RefusalReason, AuthorityError ──> GuardError           OlderHistory ──> AuthorityError
 //! ```
 
@@ -93,19 +108,17 @@ mod runner;
 mod session;
 
 pub use authority::{
-    Attributes, Authority, AuthorityError, BadName, HandOver, HeldLease, Metrics, Node, Obstacle,
+    Attributes, Authority, AuthorityError, BadName, HandOver, HeldLease, LOCK_KIND, Metrics, Node, Obstacle,
     RefusalReason, ResourceName, WrongRequest,
 };
 #[cfg(feature = "cluster")]
-pub use cluster::{Cluster, ClusterConfig, ClusterError, ConfigError, LockSessionError, SessionLocksConfig};
-#[cfg(feature = "legacy")]
-pub use cluster::{LegacyError, LegacyTable};
+pub use cluster::{Cluster, ClusterConfig, ClusterError, ConfigError, SessionLocksConfig};
 pub use elect::{ROLE_KIND, elect};
 #[cfg(feature = "engine")]
 pub use embedded::Embedded;
 pub use history::OlderHistory;
 pub use http::{Http, HttpConfig, HttpError, transport};
-pub use locks::{LOCK_KIND, LockConfig, Locks};
+pub use locks::{LockConfig, Locks};
 pub use renewer::{Lost, Policy};
 pub use runner::{Assignment, Runner, RunnerConfig};
 pub use session::{

@@ -3,12 +3,9 @@
 use std::{sync::Arc, time::Duration};
 
 use crate::{
-    authority::{Authority, ResourceName, checked},
+    authority::{Authority, LOCK_KIND, ResourceName, checked},
     session::{AcquireError, ClientSession, Guard, OpenError, SessionConfig, wait_in_line},
 };
-
-/// The kind of a lock among resources. Locks are not declared.
-pub const LOCK_KIND: &str = "lock";
 
 /// How locks are held and waited for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,80 +1,68 @@
-//! Being told at once: one question to the authority, which waits, for all sessions of this program.
+//! Prompt notification: one long-polling request to the authority for all sessions of this program.
 //!
 //! ```text
 //!   listener of session A --+                        +--> A: heartbeat now
 //!   listener of session B --+--> one `news` request --+
 //!   listener of session C --+    (waits for up to 30 s)
 //! ```
-//! The word is no proof: it only makes a session send its heartbeat now rather than later. Where the authority cannot
-//! tell, or cannot be reached, the heartbeat stays what it was.
+//! A notification proves nothing: it only makes a session send its next heartbeat at once. Without one, the session
+//! still learns everything from its regular heartbeats.
+//!
+//! This module keeps the sessions that wait; `session::listen` sends the request.
 
 use std::{
     collections::{BTreeSet, HashMap},
     sync::Arc,
-    time::Duration,
 };
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use solehold_api::{limits::NEWS_SESSIONS_MAX, watch::Cursor};
 use solehold_core::{key::SessionId, time::Revision};
 use tokio::sync::{Notify, oneshot};
 
-use crate::{
-    authority::{Authority, AuthorityError},
-    clock::Backoff,
-};
+/// Sessions that wait, each with the revision that it has seen.
+type KnownRevisions = Vec<(SessionId, Revision)>;
 
-/// Sessions that come within this time go into one question.
-const GATHER: Duration = Duration::from_millis(20);
-/// How long to wait after a question that was not answered.
-const AGAIN: Backoff = Backoff { first: Duration::from_millis(200), cap: Duration::from_secs(10) };
-
-/// What an authority was asked for, and says.
+/// The answer to a request for news.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct News {
-    /// The sessions that something has happened to.
+    /// The sessions whose leases have changed.
     pub sessions: BTreeSet<SessionId>,
-    /// Where to go on from.
+    /// Where the next request continues.
     pub cursor: Option<Cursor>,
 }
 
-/// What comes of waiting for news.
+/// Why a wait for news has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Word {
-    /// Something has happened.
-    News,
-    /// This authority cannot tell.
-    Never,
+pub(crate) enum Wakeup {
+    /// The session's leases may have changed.
+    Changed,
+    /// This authority does not notify.
+    Unsupported,
 }
 
-/// Those of one authority's sessions that wait for news.
-#[derive(Debug, Default)]
+/// The sessions of one authority that wait for news. Clones share them.
+#[derive(Debug, Clone, Default)]
 pub struct Newsroom {
     shared: Arc<NewsState>,
 }
 
 #[derive(Debug, Default)]
 struct NewsState {
-    desk: Mutex<Desk>,
-    /// Someone came or went: the question has to be asked anew.
+    waiters: Mutex<Waiters>,
+    /// A session came or went: the request under way is out of date.
     changed: Notify,
 }
 
 #[derive(Debug, Default)]
-struct Desk {
-    waiting: HashMap<SessionId, (Revision, oneshot::Sender<Word>)>,
-    /// Whether someone asks for them.
-    is_asking: bool,
+struct Waiters {
+    by_session: HashMap<SessionId, (Revision, oneshot::Sender<Wakeup>)>,
+    /// Whether a task sends requests for them.
+    is_polled: bool,
     cursor: Option<Cursor>,
 }
 
-impl NewsState {
-    fn desk(&self) -> MutexGuard<'_, Desk> {
-        self.desk.lock()
-    }
-}
-
-/// Takes a session out again when nobody waits for its news any more.
+/// Removes a session when its wait is over or was cancelled.
 struct WaitingEntry<'a> {
     shared: &'a NewsState,
     session: SessionId,
@@ -82,97 +70,75 @@ struct WaitingEntry<'a> {
 
 impl Drop for WaitingEntry<'_> {
     fn drop(&mut self) {
-        let is_gone = |sender: &oneshot::Sender<Word>| sender.is_closed();
-        let mut desk = self.shared.desk();
-        if desk.waiting.get(&self.session).is_some_and(|(_, sender)| is_gone(sender)) {
-            desk.waiting.remove(&self.session);
+        let mut waiters = self.shared.waiters.lock();
+        // The entry may belong to a later wait of the same session.
+        if waiters.by_session.get(&self.session).is_some_and(|(_, sender)| sender.is_closed()) {
+            waiters.by_session.remove(&self.session);
             self.shared.changed.notify_one();
         }
     }
 }
 
 impl Newsroom {
-    /// Waits until something has happened to a session whose set of leases is known as of a revision.
+    /// Waits for a change to a session whose leases are known as of a revision. Calls `start_polling` if no task sends
+    /// requests yet.
     pub(crate) async fn wait(
         &self,
-        authority: &Arc<dyn Authority>,
         session: SessionId,
         known: Revision,
-    ) -> Word {
-        let (sender, mut word) = oneshot::channel();
+        start_polling: impl FnOnce(Self),
+    ) -> Wakeup {
+        let (sender, mut wakeup) = oneshot::channel();
         {
-            let mut desk = self.shared.desk();
-            desk.waiting.insert(session, (known, sender));
-            if !std::mem::replace(&mut desk.is_asking, true) {
-                tokio::spawn(ask(self.shared.clone(), authority.clone()));
+            let mut waiters = self.shared.waiters.lock();
+            waiters.by_session.insert(session, (known, sender));
+            if !waiters.is_polled {
+                waiters.is_polled = true;
+                start_polling(self.clone());
             }
         }
         self.shared.changed.notify_one();
-        let place = WaitingEntry { shared: &self.shared, session };
-        let told = (&mut word).await;
-        word.close();
-        drop(place);
-        // The task that asked for us is gone: a heartbeat does no harm.
-        told.unwrap_or(Word::News)
+        let entry = WaitingEntry { shared: &self.shared, session };
+        let woken = (&mut wakeup).await;
+        wakeup.close();
+        drop(entry);
+        // The polling task is gone: an extra heartbeat does no harm.
+        woken.unwrap_or(Wakeup::Changed)
     }
-}
 
-/// Asks for all who wait, for as long as there are any.
-async fn ask(shared: Arc<NewsState>, authority: Arc<dyn Authority>) {
-    let mut failures = 0;
-    loop {
-        tokio::time::sleep(GATHER).await;
-        let (known, from) = {
-            let mut desk = shared.desk();
-            if desk.waiting.is_empty() {
-                desk.is_asking = false;
-                return;
-            }
-            let known = desk.waiting.iter().map(|(id, (revision, _))| (*id, *revision));
-            (known.take(NEWS_SESSIONS_MAX).collect::<Vec<_>>(), desk.cursor)
-        };
-        let answer = tokio::select! {
-            answer = authority.news(&known, from, authority.wait_max()) => answer,
-            () = shared.changed.notified() => continue,
-        };
-        match answer {
-            None => return shared.tell_all(Word::Never),
-            Some(Ok(news)) => {
-                failures = 0;
-                shared.tell(&news);
-            }
-            Some(Err(error)) => {
-                failures += 1;
-                wait_after(failures, &error).await;
-            }
+    /// What the next request covers; none if no session waits: then the polling task must end.
+    pub(crate) fn next_request(&self) -> Option<(KnownRevisions, Option<Cursor>)> {
+        let mut waiters = self.shared.waiters.lock();
+        if waiters.by_session.is_empty() {
+            waiters.is_polled = false;
+            return None;
         }
+        let known = waiters.by_session.iter().map(|(id, (revision, _))| (*id, *revision));
+        Some((known.take(NEWS_SESSIONS_MAX).collect(), waiters.cursor))
     }
-}
 
-async fn wait_after(failures: u32, error: &AuthorityError) {
-    tracing::debug!(why = error.why(), "no news can be had now");
-    let wait = AGAIN.wait(failures, 0.5).max(error.retry_after().unwrap_or_default());
-    tokio::time::sleep(wait).await;
-}
+    /// Waits until the set of waiting sessions has changed.
+    pub(crate) async fn changed(&self) {
+        self.shared.changed.notified().await;
+    }
 
-impl NewsState {
-    fn tell(&self, news: &News) {
-        let mut desk = self.desk();
-        desk.cursor = news.cursor;
+    pub(crate) fn notify(&self, news: &News) {
+        let mut waiters = self.shared.waiters.lock();
+        waiters.cursor = news.cursor;
         for id in &news.sessions {
-            if let Some((_, sender)) = desk.waiting.remove(id) {
-                // One that is gone need not be told.
-                let _ = sender.send(Word::News);
+            if let Some((_, sender)) = waiters.by_session.remove(id) {
+                // The waiter may be gone.
+                let _ = sender.send(Wakeup::Changed);
             }
         }
     }
 
-    /// The last word to all: nobody asks for them from now on.
-    fn tell_all(&self, word: Word) {
-        let mut desk = self.desk();
-        desk.is_asking = false;
-        for (_, (_, sender)) in desk.waiting.drain() {
-            let _ = sender.send(word);
+    /// Ends all waits: the authority does not notify, and the polling task ends.
+    pub(crate) fn close(&self) {
+        let mut waiters = self.shared.waiters.lock();
+        waiters.is_polled = false;
+        for (_, (_, sender)) in waiters.by_session.drain() {
+            let _ = sender.send(Wakeup::Unsupported);
         }
     }
 }

@@ -64,24 +64,21 @@ pub enum Policy {
 /// Why a lease is no longer held.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Lost {
-    /// The authority said so.
+    /// The authority refused to renew it.
     #[error("the lease is lost: {0}")]
     Refused(RefusalReason),
-    /// The authority's set of the session's leases lacks it: someone else ended it.
-    #[error("the lease is lost: it was ended by someone else")]
+    /// The authority's set of the session's leases lacks it: an operator or another request ended it.
+    #[error("the lease is lost: the server has ended it")]
     Ended,
     /// The authority was not reached until the deadline, or until the grace after it was over.
     #[error("the lease is lost: it was not renewed by its deadline")]
     Deadline,
-    /// The store was set back, or an old one came back: what it says about the lease has been overtaken.
+    /// The store was set back, or an old one came back: its answers about the lease are out of date.
     #[error("the lease is lost: {0}")]
     OlderHistory(#[from] OlderHistory),
     /// One renewal failed, and the policy is to stop then.
     #[error("the lease is lost: a renewal failed ({0})")]
     Failed(String),
-    /// The row of the old table of locks, without which the work must not go on while a fleet moves over.
-    #[error("the lease is lost with its row in the old table: {0}")]
-    Legacy(String),
     /// The session was closed by its own program.
     #[error("the lease is lost: its session was closed")]
     Closed,

@@ -22,9 +22,12 @@ use tokio::{
 };
 
 use crate::{
-    AcquireError, ClientSession, Guard, Http, Lost, OpenError, ResourceName, SessionConfig,
-    assignments::{Assigned, Want},
+    assignments::{Assigned, AssignmentError, Want},
+    authority::ResourceName,
     clock::Backoff,
+    http::Http,
+    renewer::Lost,
+    session::{AcquireError, ClientSession, Guard, OpenError, SessionConfig},
 };
 
 /// Between questions to a server that does not answer, and after something was not granted.
@@ -131,7 +134,7 @@ impl Runner {
     }
 }
 
-type Question = Pin<Box<dyn Future<Output = Result<Assigned, String>> + Send>>;
+type Question = Pin<Box<dyn Future<Output = Result<Assigned, AssignmentError>> + Send>>;
 type Got = Result<(ResourceName, Guard), Lost>;
 
 /// What is worked on.
@@ -158,7 +161,8 @@ struct RunnerState {
     wanted: BTreeMap<ResourceName, Getting>,
     is_draining: bool,
     is_released: bool,
-    told: Option<String>,
+    /// The error that was logged last.
+    logged: Option<AssignmentError>,
 }
 
 impl RunnerState {
@@ -175,7 +179,7 @@ impl RunnerState {
             wanted: BTreeMap::new(),
             is_draining: false,
             is_released: false,
-            told: None,
+            logged: None,
         }
     }
 
@@ -187,7 +191,8 @@ impl RunnerState {
     where
         F: Future<Output = ()> + Send + 'static,
     {
-        let (mut ending, mut drained) = (pin!(ending), pin!(sleep(Duration::MAX)));
+        let mut ending = pin!(ending);
+        let mut drained = pin!(sleep(Duration::MAX));
         while !self.is_draining || !self.holdings.is_empty() {
             tokio::select! {
                 assigned = &mut self.question => self.follow(assigned),
@@ -215,14 +220,14 @@ impl RunnerState {
         self.question = ask(&self.runner, None, pause);
     }
 
-    fn follow(&mut self, assigned: Result<Assigned, String>) {
+    fn follow(&mut self, assigned: Result<Assigned, AssignmentError>) {
         let assigned = match assigned {
             Ok(assigned) => assigned,
             Err(why) => {
-                if self.told.as_ref() != Some(&why) {
-                    tracing::warn!(why, "the server does not say what to work on; what is held is kept");
+                if self.logged.as_ref() != Some(&why) {
+                    tracing::warn!(%why, "cannot read this runner's assignments; keeping the current leases");
                 }
-                self.told = Some(why);
+                self.logged = Some(why);
                 self.failures += 1;
                 if self.is_draining {
                     self.release_all();
@@ -230,7 +235,8 @@ impl RunnerState {
                 return self.ask_anew();
             }
         };
-        (self.told, self.failures) = (None, 0);
+        self.logged = None;
+        self.failures = 0;
         let unwanted = assigned.unwanted.iter();
         // While it drains, what no other runner will take over is not waited for.
         for resource in unwanted.chain(assigned.stays.iter().filter(|_| self.is_draining)) {
@@ -260,7 +266,8 @@ impl RunnerState {
     }
 
     fn get(&mut self, resource: ResourceName, want: Want) {
-        let (session, within) = (self.runner.session.clone(), self.runner.config.hand_over_within);
+        let session = self.runner.session.clone();
+        let within = self.runner.config.hand_over_within;
         let (want, wanted) = watch::channel(want);
         let asked = resource.clone();
         let task = self.getting.spawn(async move {
@@ -308,9 +315,10 @@ impl RunnerState {
         self.is_draining = true;
         self.wanted.clear();
         self.getting.abort_all();
-        let (runner, session) = (&self.runner.config.runner.runner_id, self.runner.session.id());
-        if let Err(why) = self.runner.http.say_draining(runner, session).await {
-            tracing::info!(why, "the server does not move what is held: it is released");
+        let runner = &self.runner.config.runner.runner_id;
+        let session = self.runner.session.id();
+        if let Err(why) = self.runner.http.report_draining(runner, session).await {
+            tracing::info!(%why, "server cannot move this runner's leases; releasing them");
             return self.release_all();
         }
         self.ask_anew();
@@ -318,7 +326,8 @@ impl RunnerState {
 }
 
 fn ask(runner: &Runner, known: Option<String>, pause: Duration) -> Question {
-    let (http, id) = (runner.http.clone(), runner.config.runner.runner_id.clone());
+    let http = runner.http.clone();
+    let id = runner.config.runner.runner_id.clone();
     Box::pin(async move {
         if !pause.is_zero() {
             sleep(pause).await;
@@ -334,7 +343,8 @@ async fn get(
     want: watch::Receiver<Want>,
     within: Duration,
 ) -> Result<Guard, Lost> {
-    let (kind, key) = (resource.kind.as_str(), resource.key.as_str());
+    let kind = resource.kind.as_str();
+    let key = resource.key.as_str();
     for failures in 1.. {
         // It may be this session's already: an operator hands it over, or an answer was lost.
         if let Some(guard) = adopt(session, resource).await {
@@ -347,9 +357,9 @@ async fn get(
         };
         match got {
             Ok(Some(guard)) => return Ok(guard),
-            Ok(None) => tracing::debug!(%resource, "was not handed over in time"),
+            Ok(None) => tracing::debug!(%resource, "holder did not hand over in time; retrying"),
             Err(AcquireError::SessionOver(lost)) => return Err(lost),
-            Err(error) => tracing::debug!(%resource, %error, "was not acquired"),
+            Err(error) => tracing::debug!(%resource, %error, "cannot acquire; retrying"),
         }
         sleep(AGAIN.wait(failures, rand::random())).await;
     }

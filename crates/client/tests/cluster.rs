@@ -160,8 +160,10 @@ async fn a_bad_configuration_does_not_start() {
 async fn sessions_are_locked_across_nodes() {
     for sort in [Sort::Memory, Sort::HttpMemory] {
         let behind = sort.start().await;
-        let (a, b) = (start(&behind, CLUSTERED, "a").await, start(&behind, CLUSTERED, "b").await);
-        let (a, b) = (a.expect("a"), Arc::new(b.expect("b")));
+        let a = start(&behind, CLUSTERED, "a").await;
+        let b = start(&behind, CLUSTERED, "b").await;
+        let a = a.expect("a");
+        let b = Arc::new(b.expect("b"));
         let held = a.lock_session("chat-7").await.expect("free").expect("enabled");
         let waiting = tokio::spawn({
             let b = b.clone();

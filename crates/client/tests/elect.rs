@@ -19,19 +19,24 @@ use tokio::sync::mpsc;
 async fn one_leads_and_the_next_follows() {
     for sort in [Sort::Memory, Sort::HttpMemory] {
         let behind = sort.start().await;
-        let (leading, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let leading = Arc::new(AtomicUsize::new(0));
+        let most = Arc::new(AtomicUsize::new(0));
         let (elected, mut leaders) = mpsc::channel(16);
         let mut candidates = Vec::new();
         for n in 0..3 {
             let config =
                 SessionConfig { ttl: Duration::from_secs(2), ..SessionConfig::new(format!("node-{n}")) };
             let session = behind.session_with(config).await;
-            let (leading, most, elected) = (leading.clone(), most.clone(), elected.clone());
+            let leading = leading.clone();
+            let most = most.clone();
+            let elected = elected.clone();
             candidates.push((
                 session.clone(),
                 tokio::spawn(async move {
                     let lead = |guard: Arc<solehold_client::Guard>| {
-                        let (leading, most, elected) = (leading.clone(), most.clone(), elected.clone());
+                        let leading = leading.clone();
+                        let most = most.clone();
+                        let elected = elected.clone();
                         async move {
                             let _in_office = InOffice::take(leading, &most);
                             elected.send((n, guard.token())).await.expect("someone counts");

@@ -47,7 +47,8 @@ async fn is_kept(guard: &Guard, ttl: Duration) {
 
 async fn a_server_is_killed_and_another_is_stopped() {
     let url = database().await;
-    let (first, second) = (server(&url, "127.0.0.1:0").await, server(&url, "127.0.0.1:0").await);
+    let first = server(&url, "127.0.0.1:0").await;
+    let second = server(&url, "127.0.0.1:0").await;
     let ttl = Duration::from_secs(6);
     let urls = [first.said().to_owned(), second.said().to_owned()];
     let http = |urls: &[String]| Arc::new(Http::new(HttpConfig::new(urls.to_vec())).expect("good URLs"));

@@ -43,7 +43,8 @@ async fn a_paused_holder_is_refused<S: Source + Authority>(source: Arc<S>) {
     let gate = Gate::open(source.clone(), options()).expect("a gate");
     let scene = gate.key("scene", "lobby").expect("names");
     assert_eq!(gate.judge(&scene, Token(1), None), Verdict::Undecidable(Doubt::Unknown));
-    let (one, two) = (session(source.clone(), "one").await, session(source.clone(), "two").await);
+    let one = session(source.clone(), "one").await;
+    let two = session(source.clone(), "two").await;
 
     let first = one.acquire("scene", "lobby").await.expect("granted");
     // A token that comes before its event is asked for.

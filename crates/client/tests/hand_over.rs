@@ -59,8 +59,8 @@ async fn in_time<T>(what: &str, work: impl Future<Output = T>) -> T {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_holder_is_told_at_once_that_its_lease_was_revoked() {
     for_all(async |behind| {
-        let (one, two) =
-            (behind.session_with(lasting("one")).await, behind.session_with(lasting("two")).await);
+        let one = behind.session_with(lasting("one")).await;
+        let two = behind.session_with(lasting("two")).await;
         let lost = one.acquire("job", "a").await.expect("granted");
         let kept = [one.acquire("job", "b").await, two.acquire("job", "c").await];
         // The second time, nothing is looked up any more: the news come from where the last ones ended.
@@ -102,7 +102,8 @@ async fn the_deadline_of_a_lost_lease_does_not_move_with_its_session() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_happens_at_one_replica_is_told_at_the_other() {
     let url = database().await;
-    let (first, second) = (serve(postgres_store(&url).await).await, serve(postgres_store(&url).await).await);
+    let first = serve(postgres_store(&url).await).await;
+    let second = serve(postgres_store(&url).await).await;
     let session = ClientSession::open(http(&[&first]), lasting("one")).await.expect("a session");
     let guard = session.acquire("job", "a").await.expect("granted");
     revoke(second.engine(), "a").await;
@@ -112,11 +113,12 @@ async fn what_happens_at_one_replica_is_told_at_the_other() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_planned_move_has_no_gap_and_carries_the_state_along() {
     for_all(async |behind| {
-        let (one, two) =
-            (behind.session_with(lasting("one")).await, behind.session_with(lasting("two")).await);
+        let one = behind.session_with(lasting("one")).await;
+        let two = behind.session_with(lasting("two")).await;
         let old = one.acquire("job", "a").await.expect("granted");
         old.write_state(&json!({"seen": 1})).await.expect("written");
-        let (mover, token) = (two.clone(), old.token());
+        let mover = two.clone();
+        let token = old.token();
         let moving = tokio::spawn(async move { mover.take_over("job", "a", PATIENCE).await });
         let asked = in_time("word of the hand-over", old.hand_over_asked()).await;
         assert_eq!(asked.to, "two");
@@ -141,8 +143,8 @@ async fn a_planned_move_has_no_gap_and_carries_the_state_along() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_holder_that_does_not_hand_over_keeps_its_lease() {
     for_all(async |behind| {
-        let (one, two) =
-            (behind.session_with(lasting("one")).await, behind.session_with(lasting("two")).await);
+        let one = behind.session_with(lasting("one")).await;
+        let two = behind.session_with(lasting("two")).await;
         let held = one.acquire("job", "a").await.expect("granted");
         let moved = two.take_over("job", "a", Duration::from_millis(300)).await.expect("an outcome");
         assert!(moved.is_none() && held.is_live());

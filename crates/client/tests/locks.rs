@@ -52,7 +52,8 @@ async fn waiters_are_served_in_the_order_of_their_coming() {
         let order = Arc::new(Mutex::new(Vec::new()));
         let mut waiting = Vec::new();
         for n in 0..12 {
-            let (locks, order) = (nodes[n % 3].clone(), order.clone());
+            let locks = nodes[n % 3].clone();
+            let order = order.clone();
             waiting.push(tokio::spawn(async move {
                 let guard = locks.acquire("chat/7").await.expect("its turn");
                 order.lock().expect("unhurt").push((n, guard.token()));
@@ -78,10 +79,13 @@ async fn waiters_are_served_in_the_order_of_their_coming() {
 async fn tasks_of_one_process_exclude_each_other() {
     for_all(async |behind| {
         let locks = locks(behind, "one").await;
-        let (inside, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let inside = Arc::new(AtomicUsize::new(0));
+        let most = Arc::new(AtomicUsize::new(0));
         let tasks: Vec<_> = (0..40)
             .map(|_| {
-                let (locks, inside, most) = (locks.clone(), inside.clone(), most.clone());
+                let locks = locks.clone();
+                let inside = inside.clone();
+                let most = most.clone();
                 tokio::spawn(async move {
                     let guard = locks.acquire("one at a time").await.expect("its turn");
                     most.fetch_max(inside.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
@@ -102,7 +106,8 @@ async fn tasks_of_one_process_exclude_each_other() {
 #[tokio::test(flavor = "multi_thread")]
 async fn whoever_gives_up_leaves_the_line_clean() {
     for_all(async |behind| {
-        let (one, two) = (locks(behind, "one").await, locks(behind, "two").await);
+        let one = locks(behind, "one").await;
+        let two = locks(behind, "two").await;
         let held = one.acquire("a").await.expect("free");
         let gone: Vec<_> = (0..5)
             .map(|_| {
@@ -132,7 +137,8 @@ async fn whoever_gives_up_leaves_the_line_clean() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wait_that_is_too_long_names_who_holds_it() {
     for_all(async |behind| {
-        let (one, two) = (locks(behind, "one").await, locks(behind, "two").await);
+        let one = locks(behind, "one").await;
+        let two = locks(behind, "two").await;
         let held = one.acquire("a").await.expect("free");
         let error = two.acquire_within("a", Duration::from_millis(300)).await.expect_err("held");
         assert_eq!(error.to_string(), "lock/a was not acquired in time: one holds it");
@@ -148,7 +154,8 @@ async fn a_wait_that_is_too_long_names_who_holds_it() {
 #[tokio::test(flavor = "multi_thread")]
 async fn any_resource_can_be_waited_for_in_line() {
     for_all(async |behind| {
-        let (one, two) = (behind.session("one").await, behind.session("two").await);
+        let one = behind.session("one").await;
+        let two = behind.session("two").await;
         let held = one.try_acquire("job", "a").await.expect("free");
         let error = two.acquire_within("job", "a", Duration::from_millis(300)).await.expect_err("held");
         assert_eq!(error.to_string(), "job/a was not acquired in time: one holds it");
@@ -176,12 +183,14 @@ async fn a_holder_that_dies_makes_room_for_the_next() {
         };
         // A session that nobody keeps: opened straight at the authority.
         let holder = Name::new("dead").expect("a name");
-        let (id, ttl, metrics) = (SessionId(Uuid::now_v7()), short.ttl, Metrics::new());
+        let id = SessionId(Uuid::now_v7());
+        let ttl = short.ttl;
+        let metrics = Metrics::new();
         let opening = Opening { id, holder: holder.clone(), ttl, metrics, follows: None };
         let opened = behind.authority.open(&opening).await;
         let session = opened.expect("an outcome").expect("open").session;
-        let (resource, request) =
-            (ResourceName::new("lock", "a").expect("names"), Name::new("r").expect("a name"));
+        let resource = ResourceName::new("lock", "a").expect("names");
+        let request = Name::new("r").expect("a name");
         let attributes = Attributes::new();
         let ask = Operation::Acquire(AcquireRequest { resource, holder, session, request, attributes });
         behind.authority.submit(vec![ask]).await.remove(0).expect("an outcome").expect("granted");
@@ -203,7 +212,8 @@ async fn a_thousand_waiters() {
         let order = Arc::new(Mutex::new(Vec::new()));
         let tasks: Vec<_> = (0..1_000)
             .map(|_| {
-                let (locks, order) = (locks.clone(), order.clone());
+                let locks = locks.clone();
+                let order = order.clone();
                 tokio::spawn(async move {
                     let guard = locks.acquire("a").await.expect("its turn");
                     order.lock().expect("unhurt").push(guard.token());

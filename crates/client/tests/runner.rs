@@ -44,7 +44,8 @@ impl Member {
         config.drain_within = PATIENCE;
         let runner = Runner::open(Http::to(server.url()).expect("a URL"), config).await.expect("registered");
         let (ending, ended) = oneshot::channel();
-        let (id, board) = (id.to_owned(), board.clone());
+        let id = id.to_owned();
+        let board = board.clone();
         let work = move |assignment| work(id.clone(), board.clone(), assignment);
         let task = tokio::spawn(runner.run(work, async {
             let _ = ended.await;
@@ -143,7 +144,8 @@ async fn work_is_spread_over_runners_and_moves_without_a_gap() {
 async fn a_runner_whose_name_was_taken_ends() {
     let server = serve(memory()).await;
     declare_jobs(&server).await;
-    let (board, other) = (Shared::default(), Shared::default());
+    let board = Shared::default();
+    let other = Shared::default();
     let first = Member::start(&server, "one", &board).await;
     is_spread(&board, 1).await;
     let _second = Member::start(&server, "one", &other).await;

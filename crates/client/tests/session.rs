@@ -27,7 +27,8 @@ async fn for_all(test: impl AsyncFn(&Behind)) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lease_goes_from_hand_to_hand() {
     for_all(async |behind| {
-        let (one, two) = (behind.session("one").await, behind.session("two").await);
+        let one = behind.session("one").await;
+        let two = behind.session("two").await;
         let first = one.acquire("job", "a/ä b").await.expect("granted");
         assert!(first.is_live() && !first.is_in_grace());
         assert_eq!((first.resource().to_string().as_str(), first.state()), ("job/a/ä b", None));
@@ -95,7 +96,8 @@ async fn a_session_under_the_same_name_supersedes() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_acquire_that_is_given_up_holds_nothing() {
     for_all(async |behind| {
-        let (one, two) = (behind.session("one").await, behind.session("two").await);
+        let one = behind.session("one").await;
+        let two = behind.session("two").await;
         for _ in 0..20 {
             // Polled once or twice, then dropped, at whatever point that is.
             let acquire = one.acquire("job", "a");
@@ -134,7 +136,8 @@ async fn bad_input_is_named() {
 
 /// An opening under the name "one".
 fn opening(id: SessionId, follows: Option<SessionId>) -> Opening {
-    let (holder, ttl) = (Name::new("one").expect("a name"), Duration::from_secs(30));
+    let holder = Name::new("one").expect("a name");
+    let ttl = Duration::from_secs(30);
     Opening { id, holder, ttl, metrics: Default::default(), follows }
 }
 
@@ -161,7 +164,8 @@ async fn a_process_that_comes_back_does_not_supersede_its_successor() {
 async fn a_repeat_of_the_request_to_open_finds_the_session() {
     for sort in Sort::ALL {
         let behind = sort.start().await;
-        let (chosen, other) = (SessionId(Uuid::now_v7()), SessionId(Uuid::now_v7()));
+        let chosen = SessionId(Uuid::now_v7());
+        let other = SessionId(Uuid::now_v7());
         let open = async |id| {
             let opened = behind.authority.open(&opening(id, None)).await;
             opened.expect("an outcome").expect("open").session
@@ -195,7 +199,8 @@ async fn the_margin_follows_the_store() {
 #[tokio::test(flavor = "multi_thread")]
 async fn several_servers_and_one_of_them_goes() {
     let url = database().await;
-    let (first, second) = (serve(postgres_store(&url).await).await, serve(postgres_store(&url).await).await);
+    let first = serve(postgres_store(&url).await).await;
+    let second = serve(postgres_store(&url).await).await;
     let proxy = Proxy::start(first.local_addr()).await.expect("a proxy");
     let servers = [format!("http://{}", proxy.addr()), second.url()];
     let authority = Arc::new(Http::new(HttpConfig::new(servers)).expect("good URLs"));
@@ -325,8 +330,10 @@ async fn a_word_that_was_taken_is_never_called_lost_because_another_server_was_a
 #[tokio::test(flavor = "multi_thread")]
 async fn slow_servers_cost_no_lease() {
     let running = serve(memory()).await;
-    let (one, two) = (Proxy::start(running.local_addr()).await, Proxy::start(running.local_addr()).await);
-    let (one, two) = (one.expect("a proxy"), two.expect("a proxy"));
+    let one = Proxy::start(running.local_addr()).await;
+    let two = Proxy::start(running.local_addr()).await;
+    let one = one.expect("a proxy");
+    let two = two.expect("a proxy");
     let ttl = Duration::from_secs(6);
     let urls = [&one, &two].map(|proxy| format!("http://{}", proxy.addr()));
     let authority = Arc::new(Http::new(HttpConfig::new(urls)).expect("good URLs"));

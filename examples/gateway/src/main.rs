@@ -9,8 +9,9 @@
 //! that was paused past its ttl finds its lock lost; what it still writes carries an old token, and the session's fence
 //! refuses it.
 
-mod desk;
+mod gateway;
 mod http;
+mod legacy;
 mod store;
 
 use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
@@ -23,7 +24,7 @@ use tokio::{
     signal::unix::{SignalKind, signal},
 };
 
-use crate::{desk::Desk, store::Store};
+use crate::{gateway::Gateway, legacy::LegacyTable, store::Store};
 
 /// A chat gateway that runs on many nodes.
 #[derive(Parser)]
@@ -41,6 +42,9 @@ struct Args {
     /// How long answering a message takes.
     #[arg(long, default_value = "50ms", value_parser = humantime::parse_duration)]
     work: Duration,
+    /// Also lock sessions in the table session_locks, while nodes that use only that table are being replaced.
+    #[arg(long)]
+    legacy_locks: bool,
 }
 
 #[tokio::main]
@@ -58,32 +62,34 @@ async fn main() -> Result<()> {
     let authority = Arc::new(Embedded::open(&args.database).await.context("the database of locks")?);
     let cluster = Cluster::start(authority.clone(), config).await?;
     let store = Store::open(&args.database).await?;
-    let desk = Desk::new(store, cluster, args.work);
+    let legacy = if args.legacy_locks { Some(LegacyTable::at(&args.database)?) } else { None };
+    let gateway = Gateway::new(store, cluster, legacy, args.work);
     let listener = TcpListener::bind(args.listen).await.with_context(|| args.listen.to_string())?;
-    let tasks = [tokio::spawn(desk.clone().look_after_others()), tokio::spawn(desk.clone().tell_others())];
+    let tasks =
+        [tokio::spawn(gateway.clone().answer_abandoned()), tokio::spawn(gateway.clone().publish_metrics())];
 
-    println!("gateway listening on http://{} as {}", listener.local_addr()?, desk.node_id());
+    println!("gateway listening on http://{} as {}", listener.local_addr()?, gateway.node_id());
     let served =
-        axum::serve(listener, http::router(desk.clone())).with_graceful_shutdown(ended(desk.clone()));
+        axum::serve(listener, http::router(gateway.clone())).with_graceful_shutdown(ended(gateway.clone()));
     let served = served.await;
     for task in tasks {
         task.abort();
-        // What matters is that it has stopped.
         let _ = task.await;
     }
-    desk.close().await;
+    gateway.close().await;
     authority.stop().await;
     Ok(served?)
 }
 
-/// Until it is asked to stop, or has to: a gateway that must be the only one stops when it can no longer be sure that
-/// it is.
-async fn ended(desk: Arc<Desk>) {
-    let (terminate, interrupt) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()));
+/// Waits for a signal, or for the loss of the gateway lock: a gateway that must be the only one shuts down when it can
+/// no longer be sure that it is.
+async fn ended(gateway: Arc<Gateway>) {
+    let terminate = signal(SignalKind::terminate());
+    let interrupt = signal(SignalKind::interrupt());
     let (Ok(mut terminate), Ok(mut interrupt)) = (terminate, interrupt) else { return };
     tokio::select! {
-        _ = terminate.recv() => tracing::info!("asked to stop"),
-        _ = interrupt.recv() => tracing::info!("asked to stop"),
-        lost = desk.cluster().lost() => tracing::error!(%lost, "another gateway may be running; this one stops"),
+        _ = terminate.recv() => tracing::info!("received a signal; shutting down"),
+        _ = interrupt.recv() => tracing::info!("received a signal; shutting down"),
+        lost = gateway.cluster().lost() => tracing::error!(%lost, "lost the gateway lock: another gateway may be running; shutting down"),
     }
 }

@@ -226,7 +226,8 @@ fn check_visits(session: &str, visits: &[Visit], hurt: &Hurt) -> Vec<String> {
             overdue.contains(&other.token) || hurt.iter().any(was_hurt)
         };
         for other in inside.values().filter(|other| !may_be_inside(other)) {
-            let (before, by) = (other.token, &other.node_id);
+            let before = other.token;
+            let by = &other.node_id;
             wrong
                 .push(format!("{session}: {node_id} came in under {token} while {by} was in under {before}"));
         }
@@ -250,12 +251,15 @@ async fn one_session_is_answered_by_one_node_at_a_time() {
     let http = Client::builder().timeout(Duration::from_secs(15)).build().expect("a client");
 
     let began = Instant::now();
-    let (answered, is_over) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
+    let answered = Arc::new(AtomicUsize::new(0));
+    let is_over = Arc::new(AtomicBool::new(false));
     let mut clients = JoinSet::new();
     for session in 0..SESSIONS {
         // Two clients of one session talk at the same time.
         for half in 0..2 {
-            let (http, nodes, answered) = (http.clone(), nodes.clone(), answered.clone());
+            let http = http.clone();
+            let nodes = nodes.clone();
+            let answered = answered.clone();
             let is_over = is_over.clone();
             clients.spawn(async move {
                 let mut tries = 0;
@@ -326,7 +330,8 @@ async fn one_session_is_answered_by_one_node_at_a_time() {
     while let Some(done) = clients.join_next().await {
         tries += done.expect("a client");
     }
-    let (took, all) = (began.elapsed(), answered.load(Ordering::Relaxed));
+    let took = began.elapsed();
+    let all = answered.load(Ordering::Relaxed);
 
     let rows = client
         .query("SELECT session_id, position, token, node_id, step FROM gateway.log ORDER BY entry", &[])

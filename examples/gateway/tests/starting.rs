@@ -78,7 +78,8 @@ async fn every_node_sees_all() {
         let node = Program::start("gateway", &command(&database, Some(&file)), READY).await;
         nodes.push(node.expect("a gateway"));
     }
-    let (a, b) = (url(&nodes[0]), url(&nodes[1]));
+    let a = url(&nodes[0]);
+    let b = url(&nodes[1]);
     assert_eq!(json(&format!("{a}/health")).await["node_id"], "gw-a");
     wait_for("both to be seen from b", SOON, async || {
         let health = json(&format!("{b}/health")).await;

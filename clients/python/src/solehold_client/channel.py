@@ -192,4 +192,4 @@ class Channel:
         self._current, server = at, self._servers[at]
         if server in self._silent:
             self._silent.discard(server)
-            LOG.info("%s answers again", server)
+            LOG.info("server %s is answering again", server)

@@ -38,16 +38,16 @@ class Candidate:
             except Lost as lost:
                 if not self._kept.is_own:
                     raise
-                LOG.info("%s stands for %s again: %s", session.holder, self._role, lost)
+                LOG.info("%s stands for election as %s again: %s", session.holder, self._role, lost)
                 continue
-            LOG.info("%s is elected %s with token %d", session.holder, self._role, guard.token)
+            LOG.info("%s was elected %s with token %d", session.holder, self._role, guard.token)
             return guard
 
     def deposed(self, guard: Guard, lost: Lost) -> None:
         """The work of a term has ended by this loss; one of something else that the work holds is raised again."""
         if guard.is_live():
             raise lost
-        LOG.warning("no longer %s with token %d: %s", self._role, guard.token, lost)
+        LOG.warning("lost the role %s with token %d; standing for election again: %s", self._role, guard.token, lost)
 
     async def close(self) -> None:
         """Closes the session, if it is its own."""

@@ -222,7 +222,7 @@ class Gate:
             now = self._client.clock.now()
             if self._logged is None or now - self._logged >= LOG_SECONDS:
                 self._logged = now
-                LOG.error("the server refuses the gate; check its key: tokens that it cannot judge are not admitted: %s", error)
+                LOG.error("the server refuses the gate; check its API key; refusing tokens that it cannot judge: %s", error)
             return
         LOG.debug("the gate cannot reach the store: %s", error)
         self._fence.store_is_away(self._client.clock.now() + AWAY_SECONDS + self._within)
@@ -242,7 +242,7 @@ class Gate:
             except Compacted:
                 continue
             except SoleholdError as error:
-                LOG.debug("the gate's watch was interrupted: %s", error)
+                LOG.debug("gate watch interrupted; reconnecting: %s", error)
                 if _is_denial(error):
                     self._failed(error)
             self._watch = None
@@ -282,7 +282,7 @@ class Gate:
                 answer = await self._channel.call(Call("GET", "/readyz"), timeout=self._within, until=now)
                 epoch, head = position(wire.cursor_of(answer.value))
                 if not self._fence.head_was(epoch, head, answer.sent):
-                    LOG.warning("the gate does not follow the store: it answered from an older history")
+                    LOG.warning("gate ignores the store: it answers from an older history")
                     self._fence.store_is_away(now + AWAY_SECONDS + self._within)
                 if self._watch is not None and self._watch.cursor is not None:
                     # Marks of progress move the cursor without being told.
@@ -309,7 +309,7 @@ class Gate:
             try:
                 await asyncio.to_thread(memory.save, list(waiting), whole)
             except OSError as error:
-                LOG.error("a gate cannot save its marks and admits no new token: %s", error)
+                LOG.error("cannot save the gate's marks; refusing new tokens until it works: %s", error)
                 self._to_save.set()
                 await asyncio.sleep(backoff.delay())
                 continue

@@ -48,7 +48,7 @@ class KeptSession:
                 if lost is not None and lost.code == "session_superseded":
                     raise lost.again()
                 if self._session is not None:
-                    LOG.info("opening another session of %s: the former one is over", self._config.holder)
+                    LOG.info("opening a new session for %s: the previous one is over", self._config.holder)
                     await self._session.close()
                 self._session = await self._open(until)
                 self._config = replace(self._config, replace=None)  # that was replaced now
@@ -64,7 +64,7 @@ class KeptSession:
                 now = clock.now()
                 if until is None or now >= until:
                     raise
-                LOG.debug("the session of %s could not be opened yet: %s", self._config.holder, error)
+                LOG.debug("cannot open a session for %s yet; retrying: %s", self._config.holder, error)
                 await sleep_until(clock, min(until, now + backoff.delay(least=error.retry_after or 0.0)))
 
     async def close(self) -> None:

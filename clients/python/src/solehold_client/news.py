@@ -74,7 +74,7 @@ class Newsroom:
             while await self._is_needed():
                 await self._ask_once(channel)
         except SoleholdError as error:
-            LOG.debug("the servers tell no news, so that what has happened is known at the next heartbeat: %s", error)
+            LOG.debug("the server sends no notifications; changes are noticed at the next heartbeat: %s", error)
             self._can_tell = False
         finally:
             # Before anything is awaited: a caller that comes from now on starts another one.
@@ -98,7 +98,7 @@ class Newsroom:
         try:
             answer = await self._unless_changed(channel)
         except (Unavailable, Unknown) as error:
-            LOG.debug("no news can be had now: %s", error)
+            LOG.debug("cannot wait for lease changes; retrying: %s", error)
             pause = self._backoff.delay(least=error.retry_after or 0.0)
             await sleep_until(self._client.clock, self._client.tick_after(pause))
             return

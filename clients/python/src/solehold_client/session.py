@@ -195,9 +195,9 @@ class Session:
                 LOG.info("closed session %s of %s", self.session_id, self.holder)
         except (Unavailable, Unknown) as error:
             level = logging.WARNING if lost is None else logging.DEBUG
-            LOG.log(level, "the session of %s was not closed, and runs out by itself: %s", self.holder, error)
+            LOG.log(level, "cannot close the session of %s; it ends when its ttl is over: %s", self.holder, error)
         except SoleholdError as error:
-            LOG.debug("the session of %s was over before it was closed: %s", self.holder, error)
+            LOG.debug("the session of %s had ended before it was closed: %s", self.holder, error)
         finally:
             await self._channel.close()
 
@@ -284,12 +284,12 @@ class Session:
         for lease in self._holdings.take((epoch, view.revision), view.leases):
             if hold := self._holds.pop(lease[0], None):
                 hold.reissued = next((token for lease_id, token in view.leases if lease_id == lease[0]), None)
-                LOG.warning("%s lost %s: someone else ended its lease", self.holder, hold)
-                hold.loss.declare(Lost("ended", f"the lease on {hold.kind}/{hold.key} was ended by someone else"))
+                LOG.warning("%s lost %s: the server has ended its lease", self.holder, hold)
+                hold.loss.declare(Lost("ended", f"the lease on {hold.kind}/{hold.key} was ended by the server"))
         now = self.client.clock.now()
         self._renewer.answered(now, sent=sent, ttl_left=view.ttl_left, slack=view.slack)
         if self._failing_since is not None and self._renewer.is_live(now):
-            LOG.info("the session of %s is renewed again, after %.1f s", self.holder, now - self._failing_since)
+            LOG.info("renewed the session of %s again after %.1f s", self.holder, now - self._failing_since)
             self._failing_since = None
 
     async def _pause(self, until: float) -> None:
@@ -309,7 +309,7 @@ class Session:
         lost = self._renewer.lost
         if lost is not None:
             if self._loss.declared is None and lost.why != "closed":
-                LOG.warning("the session of %s is lost, and with it %s: %s", self.holder, _shown(self._holds.values()), lost)
+                LOG.warning("lost the session of %s with %s: %s", self.holder, _shown(self._holds.values()), lost)
             self._loss.declare(lost)
             for hold in self._holds.values():
                 hold.loss.declare(lost)
@@ -362,7 +362,7 @@ class Session:
             # It would stay held for as long as the session lives.
             if self.is_live():
                 told = str(error) or "it was cancelled"
-                LOG.warning("%s could not release %s yet, and keeps trying: %s", self.holder, hold, told)
+                LOG.warning("%s cannot release %s yet; retrying: %s", self.holder, hold, told)
             self._settle(lambda: self._send_release(hold, state))
             raise
 

@@ -173,7 +173,7 @@ class Watch:
     def _interrupted(self, why: str) -> None:
         self._hang_up()
         if not self._is_closed:
-            LOG.warning("the watch was interrupted (%s): connecting again from %s", why, self.cursor or "the start")
+            LOG.warning("watch interrupted (%s); reconnecting from %s", why, self.cursor or "the start")
 
     async def _connect(self) -> Stream:
         """The first time for as long as a request is repeated, and after that for as long as it takes."""
@@ -192,7 +192,7 @@ class Watch:
                     raise
                 await sleep_until(client.clock, client.tick_after(backoff.delay(least=error.retry_after or 0.0)))
         if self._is_begun:
-            LOG.info("the watch goes on from %s", self.cursor or "the start")
+            LOG.info("watch reconnected; continuing from %s", self.cursor or "the start")
         self._is_begun = True
         return self._stream
 

@@ -150,7 +150,8 @@ pub fn load(path: &Path, change: impl FnOnce(&mut AgentFile)) -> Result<Settings
 /// Checks everything and fills in the defaults.
 fn settle(file: AgentFile) -> Result<Settings, InvalidValue> {
     let drain = seconds(file.drain_budget_seconds, 25.0);
-    let (lease, worker) = (lease(&file)?, worker(&file, drain)?);
+    let lease = lease(&file)?;
+    let worker = worker(&file, drain)?;
     if drain.is_zero() {
         return invalid("drain_budget_seconds", "drain_budget_seconds is 0: nothing could be drained");
     }
@@ -227,7 +228,8 @@ fn server(file: &AgentFile) -> Result<ServerSettings, InvalidValue> {
         }
     };
     let api_key = api_key.filter(|key| !key.is_empty()).map(SecretString::from);
-    let (tenant, ca_file) = (file.tenant.clone(), file.ca_cert.clone());
+    let tenant = file.tenant.clone();
+    let ca_file = file.ca_cert.clone();
     let settings = ServerSettings { servers, api_key, tenant, ca_certs, ca_file };
     match Http::new(settings.http()) {
         Ok(_) => Ok(settings),
@@ -237,7 +239,8 @@ fn server(file: &AgentFile) -> Result<ServerSettings, InvalidValue> {
 
 fn lease(file: &AgentFile) -> Result<LeaseSettings, InvalidValue> {
     let ttl = seconds(file.lease_ttl_seconds, 60.0);
-    let (least, most) = (Duration::from_millis(TTL_MS_MIN), Duration::from_millis(TTL_MS_MAX));
+    let least = Duration::from_millis(TTL_MS_MIN);
+    let most = Duration::from_millis(TTL_MS_MAX);
     if ttl < least || ttl > most {
         let shown = |time| humantime::format_duration(time).to_string();
         let what =
@@ -262,10 +265,8 @@ fn lease(file: &AgentFile) -> Result<LeaseSettings, InvalidValue> {
 }
 
 fn source(file: &AgentFile) -> Result<Source, InvalidValue> {
-    let placement = file.placement.unwrap_or(match file.resources.is_empty() {
-        true => Placement::Assigned,
-        false => Placement::Static,
-    });
+    let default = if file.resources.is_empty() { Placement::Assigned } else { Placement::Static };
+    let placement = file.placement.unwrap_or(default);
     let mut resources = BTreeSet::new();
     for text in &file.resources {
         let resource = text.split_once('/').map(|(kind, key)| ResourceName::new(kind, key));
@@ -357,7 +358,8 @@ fn template(path: Option<&Path>) -> Result<Map<String, Value>, InvalidValue> {
 impl Settings {
     /// What cannot be changed while the agent runs, if the next settings change it.
     pub fn fixed_change(&self, next: &Self) -> Option<&'static str> {
-        let (now, then) = (&self.runner, &next.runner);
+        let now = &self.runner;
+        let then = &next.runner;
         let changes = [
             ("runner_id", now.runner_id != then.runner_id),
             ("tenant", now.tenant_id != then.tenant_id),
@@ -389,14 +391,16 @@ impl Settings {
                 shown(MANAGERS_WAIT)
             ));
         }
-        let (room, capacity) = (self.worker.room(), self.runner.capacity.unwrap_or_default());
+        let room = self.worker.room();
+        let capacity = self.runner.capacity.unwrap_or_default();
         if room > CAPACITY_MAX.into() && capacity == i64::from(CAPACITY_MAX) {
             remarks.push(format!(
                 "max_workers times {} is {room}, but a runner holds at most {CAPACITY_MAX} resources: lower them, or set capacity",
                 self.worker.per_worker_key
             ));
         }
-        let (stop, most) = (self.worker.bounds.stop, self.drain.mul_f64(WORKERS_PART));
+        let stop = self.worker.bounds.stop;
+        let most = self.drain.mul_f64(WORKERS_PART);
         if stop > most {
             remarks.push(format!(
                 "worker.stop_timeout_seconds is {}, but when the agent drains, workers are killed after {} (of drain_budget_seconds, {}): raise that, or lower it",

@@ -1,11 +1,11 @@
-//! What the server assigns to this runner: what it keeps, what it acquires, and what it releases.
+//! The assignments of this runner: the resources that the server wants it to keep, to acquire and to release.
 
 use std::{collections::BTreeSet, sync::Arc};
 
 use solehold_api::paths;
 use solehold_client::{
     Http, ResourceName, SessionId,
-    assignments::{Assigned, Want},
+    assignments::{Assigned, AssignmentError, Want},
 };
 use tokio::{sync::mpsc, task::AbortHandle};
 
@@ -22,8 +22,10 @@ impl Driver {
             }
             Source::Assigned if self.asking.is_some() => {}
             Source::Assigned => {
-                let (http, runner) = (self.http.clone(), self.settings.runner.runner_id.clone());
-                let (known, news) = (self.known_version.clone(), self.lease_news.0.clone());
+                let http = self.http.clone();
+                let runner = self.settings.runner.runner_id.clone();
+                let known = self.known_version.clone();
+                let news = self.lease_news.0.clone();
                 self.asking = Some(ask(http, runner, known, self.is_drain_known, news));
             }
         }
@@ -38,13 +40,13 @@ impl Driver {
         self.follow_source();
     }
 
-    pub(super) fn take_assignments(&mut self, told: Result<Assigned, String>, as_draining: bool) {
+    pub(super) fn take_assignments(&mut self, told: Result<Assigned, AssignmentError>, as_draining: bool) {
         self.asking = None;
         let assigned = match told {
             Ok(assigned) => assigned,
             Err(why) => {
                 if self.no_assignments.as_ref() != Some(&why) {
-                    tracing::warn!(why, "the server does not say what to work on; what is held is kept");
+                    tracing::warn!(%why, "cannot read this runner's assignments; keeping the current leases");
                 }
                 self.no_assignments = Some(why);
                 self.known_version = None;
@@ -56,7 +58,7 @@ impl Driver {
         };
         self.no_assignments = None;
         let Assigned { wanted, held: mut keep, unwanted, stays, version } = assigned;
-        // While it drains, what nobody will take over is not waited for.
+        // While draining, do not wait for resources that no other runner will take over.
         let stays = stays.into_iter().filter(|_| as_draining && self.machine.is_draining());
         let release: BTreeSet<ResourceName> = unwanted.into_iter().chain(stays).collect();
         keep.retain(|resource| !release.contains(resource));
@@ -101,16 +103,18 @@ pub fn report_failure(
         let body = serde_json::json!({ "runner_id": runner, "session_id": session, "reason": why });
         match http.post(path, &body).await {
             Ok(Ok(())) => {}
-            Ok(Err(refusal)) => tracing::debug!(%resource, %refusal, "the failure is not reported"),
-            Err(error) => tracing::debug!(%resource, %error, "the failure is not reported"),
+            Ok(Err(refusal)) => {
+                tracing::debug!(%resource, %refusal, "cannot report a failed resource to the server")
+            }
+            Err(error) => tracing::debug!(%resource, %error, "cannot report a failed resource to the server"),
         }
     });
 }
 
-/// Tells the server that this runner is draining, so that it moves what the runner holds.
-pub fn say_draining(http: Arc<Http>, runner: String, session: SessionId, news: mpsc::Sender<LeaseNews>) {
+/// Reports to the server that this runner is draining, so that it moves the runner's resources.
+pub fn report_draining(http: Arc<Http>, runner: String, session: SessionId, news: mpsc::Sender<LeaseNews>) {
     tokio::spawn(async move {
-        let told = http.say_draining(&runner, Some(session)).await;
+        let told = http.report_draining(&runner, Some(session)).await;
         let _ = news.send(LeaseNews::Draining(told)).await;
     });
 }

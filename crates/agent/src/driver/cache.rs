@@ -48,7 +48,7 @@ impl Cache {
         }
         let kept = Kept { resource: resource.to_string(), config: config.clone() };
         if let Err(error) = write_whole(&file, &kept) {
-            tracing::warn!(%resource, %error, file = %file.display(), "its configuration is not kept");
+            tracing::warn!(%resource, %error, file = %file.display(), "cannot cache the resource's configuration");
         }
     }
 
@@ -114,7 +114,8 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let place = folder.path().join("made/on/the/way");
         let cache = Cache::open(Some(&place)).expect("a cache");
-        let (one, two) = (camera("cam-1"), camera(&"x/ü".repeat(60)));
+        let one = camera("cam-1");
+        let two = camera(&"x/ü".repeat(60));
         cache.keep(&one, &json!({"fps": 5}));
         cache.keep(&two, &json!({"fps": 6}));
         cache.keep(&one, &json!({"fps": 7}));

@@ -1,4 +1,4 @@
-//! The leases: each is tended by a task of its own, which writes its state and releases it, in the order asked for.
+//! Leases: each has a task of its own, which writes its state and releases it, in the order of requests.
 
 use std::{pin::Pin, sync::Arc, time::Duration};
 
@@ -6,7 +6,7 @@ use serde_json::Value;
 use solehold_api::{document::LeaseAttributes, kind, problem::ErrorCode};
 use solehold_client::{
     AcquireError, Attributes, ClientSession, Guard, GuardError, HeldLease, LeaseId, ResourceName, Token,
-    assignments::Assigned,
+    assignments::{Assigned, AssignmentError},
 };
 use solehold_clock::BootTime;
 use tokio::{sync::mpsc, time::timeout};
@@ -21,7 +21,7 @@ use crate::{
 const ORDERS_MAX: usize = 64;
 /// When the configuration is read again of what was handed over.
 const REFRESH_AFTER: Duration = Duration::from_secs(1);
-/// How long a release is waited for; then the lease runs out.
+/// How long to wait for a release; after that the lease expires.
 const RELEASE_MAX: Duration = Duration::from_secs(10);
 /// After the holder's last moment, so that the next attempt comes when it is over.
 const AFTER_EXPIRY: Duration = Duration::from_millis(50);
@@ -35,7 +35,7 @@ pub enum LeaseNews {
     NotWon(ResourceName, String, Option<Duration>),
     /// A lease is lost: which one, its guard knows.
     Lost,
-    /// It ran out, and was won back under this token and identity.
+    /// It expired, and was reclaimed under this token and id.
     WonBack(ResourceName, Token, LeaseId),
     /// The next holder requests a hand-over and waits until that time; none once the offer is withdrawn.
     HandOver(ResourceName, Option<(String, BootTime)>),
@@ -43,10 +43,10 @@ pub enum LeaseNews {
     Released(ResourceName),
     /// Its configuration, which may have changed.
     Configured(ResourceName, Value),
-    /// What the server assigns, or why that is not known; and whether it knew that this runner drains.
-    Assigned { told: Result<Assigned, String>, as_draining: bool },
-    /// The server takes this runner for draining from now on, or does not, for this reason.
-    Draining(Result<(), String>),
+    /// The server's assignments, and whether it knew that this runner drains.
+    Assigned { told: Result<Assigned, AssignmentError>, as_draining: bool },
+    /// Whether the server has recorded that this runner drains.
+    Draining(Result<(), AssignmentError>),
     /// A worker of this run can be told to prepare, with what there is to know.
     Prepare(WorkerId, u32, Box<ToWorker>),
 }
@@ -64,7 +64,8 @@ pub fn acquire(
             kind::CAMERA => configurations.of(&resource).await,
             _ => None,
         };
-        let (kind, key) = (resource.kind.as_str(), resource.key.as_str());
+        let kind = resource.kind.as_str();
+        let key = resource.key.as_str();
         let acquired =
             session.try_acquire_with(kind, key, attributes(&session, kind, worker, known.as_ref())).await;
         let _ = news.send(told(&configurations, resource, acquired).await).await;
@@ -89,7 +90,7 @@ pub fn adopt(
     });
 }
 
-/// Asks the present holder for a lease, and acquires what nobody holds any more.
+/// Requests a hand-over from the present holder, or acquires the lease if it is free by now.
 pub fn take_over(
     session: ClientSession,
     configurations: Arc<Configurations>,
@@ -98,8 +99,9 @@ pub fn take_over(
     news: mpsc::Sender<LeaseNews>,
 ) {
     tokio::spawn(async move {
-        let (kind, key) = (resource.kind.as_str(), resource.key.as_str());
-        // Read before, since nobody works on the resource from when its holder stops to when the worker is told.
+        let kind = resource.kind.as_str();
+        let key = resource.key.as_str();
+        // Read before: between the holder's stop and the worker's assignment no work is done.
         let config = match config {
             Some(known) => Some(known),
             None => configurations.of(&resource).await,
@@ -118,7 +120,7 @@ pub fn take_over(
                 return;
             }
             Err(AcquireError::Refused { refusal, .. }) if !refusal.is_worth_another_try() => {
-                tracing::debug!(%resource, %refusal, "it is not handed over");
+                tracing::debug!(%resource, %refusal, "server refused the hand-over; acquiring directly");
                 session.try_acquire_with(kind, key, about).await
             }
             Err(error) => Err(error),
@@ -237,7 +239,7 @@ impl LeaseTask {
         if self.orders.try_send(LeaseOrder::WriteState(document)).is_err() {
             tracing::warn!(
                 resource = %self.guard.resource(),
-                "a state document is not written: too many of them at once"
+                "too many pending writes of the state document; dropping one"
             );
         }
     }
@@ -258,7 +260,9 @@ type Writing = Pin<Box<dyn Future<Output = ()> + Send>>;
 /// Writes and releases in the order asked for, and reports what happens to the lease meanwhile, however long a write
 /// takes.
 async fn tend(guard: Arc<Guard>, mut orders: mpsc::Receiver<LeaseOrder>, news: mpsc::Sender<LeaseNews>) {
-    let (mut is_told, mut next_holder, mut token) = (false, None::<String>, guard.token());
+    let mut is_told = false;
+    let mut next_holder = None::<String>;
+    let mut token = guard.token();
     let mut writing: Option<Writing> = None;
     let (state, news) = loop {
         tokio::select! {
@@ -295,7 +299,7 @@ async fn tend(guard: Arc<Guard>, mut orders: mpsc::Receiver<LeaseOrder>, news: m
 
 async fn write(guard: Arc<Guard>, document: Value) {
     if let Err(error) = guard.write_state(&document).await {
-        tracing::warn!(resource = %guard.resource(), %error, "a state document was not written");
+        tracing::warn!(resource = %guard.resource(), %error, "cannot write the state document");
     }
 }
 
@@ -320,9 +324,9 @@ async fn release(guard: Guard, state: Option<Value>, news: mpsc::Sender<LeaseNew
     match released.await {
         Ok(Ok(()) | Err(GuardError::Lost(_))) => {}
         Ok(Err(error)) => {
-            tracing::warn!(%resource, %error, "it could not be released: it runs out by itself")
+            tracing::warn!(%resource, %error, "cannot release the lease; it expires after its ttl")
         }
-        Err(_) => tracing::warn!(%resource, "it was not released in time: it runs out by itself"),
+        Err(_) => tracing::warn!(%resource, "releasing the lease timed out; it expires after its ttl"),
     }
     let _ = news.send(LeaseNews::Released(resource)).await;
 }

@@ -20,6 +20,7 @@ use std::{collections::BTreeMap, env, io, sync::Arc, time::Duration};
 use serde_json::Value;
 use solehold_client::{
     ClientSession, Contact, Guard, HeldLease, Http, OpenError, Policy, ResourceName, SessionConfig,
+    assignments::AssignmentError,
 };
 use solehold_clock::{AlarmClock, BootClock, BootTime};
 use tokio::{
@@ -53,7 +54,7 @@ const LOOK_EVERY_MIN: Duration = Duration::from_millis(20);
 const LOOK_EVERY_MAX: Duration = Duration::from_secs(1);
 /// How often the file is looked at, and a server that did not answer is asked again what it assigns.
 const RELOAD_EVERY: Duration = Duration::from_secs(1);
-/// How often the configuration of what is worked on is read again, if nobody tells of a change.
+/// How often the configurations of resources are read again without a notification.
 const CONFIGURATIONS_EVERY: Duration = Duration::from_secs(30);
 /// How long after a word it is read again.
 const READ_WITHIN: Duration = Duration::from_millis(200);
@@ -72,7 +73,7 @@ pub enum AgentError {
     #[error("{0}: {1}")]
     Io(&'static str, #[source] io::Error),
     /// Another program has taken the name.
-    #[error("this agent has ended: {0}")]
+    #[error("the agent's session is over: {0}")]
     Over(String),
 }
 
@@ -118,8 +119,9 @@ async fn open(http: Arc<Http>, settings: &Settings) -> Result<ClientSession, Age
     loop {
         match ClientSession::open(http.clone(), config.clone()).await {
             Err(OpenError::Authority(error)) => {
-                if !std::mem::replace(&mut is_told, true) {
-                    tracing::warn!(%error, "the server is not there yet; waiting for it");
+                if !is_told {
+                    is_told = true;
+                    tracing::warn!(%error, "cannot reach the server yet; retrying");
                 }
                 tokio::time::sleep(settings.lease.retry.min(RELOAD_EVERY)).await;
             }
@@ -159,8 +161,8 @@ struct Driver {
     known_version: Option<String>,
     /// The server knows that this runner drains.
     is_drain_known: bool,
-    /// Why the server does not say what it assigns, if it does not.
-    no_assignments: Option<String>,
+    /// Why the assignments cannot be read, while they cannot.
+    no_assignments: Option<AssignmentError>,
     is_finished: bool,
     over: Option<String>,
 }
@@ -205,11 +207,14 @@ impl Driver {
     }
 
     async fn drive(&mut self, reloader: &mut Reloader, mut ending: Shutdown) -> Result<(), AgentError> {
-        let (mut contact, mut told) = (self.session.contact(), self.session.told());
+        let mut contact = self.session.contact();
+        let mut notifications = self.session.notifications();
         let every = (self.settings.lease.ttl / LOOKS_IN_TTL).clamp(LOOK_EVERY_MIN, LOOK_EVERY_MAX);
-        let (mut looks, mut reloads) = (interval(every), interval(RELOAD_EVERY));
+        let mut looks = interval(every);
+        let mut reloads = interval(RELOAD_EVERY);
         let mut reports = interval(self.settings.lease.every);
-        let (mut configurations, mut is_told) = (interval(CONFIGURATIONS_EVERY), false);
+        let mut configurations = interval(CONFIGURATIONS_EVERY);
+        let mut is_told = false;
         configurations.set_missed_tick_behavior(MissedTickBehavior::Delay);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         reloads.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -237,9 +242,10 @@ impl Driver {
                     is_told = false;
                     self.read_configurations();
                 }
-                // What happened may be that a configuration has changed. All are read again, so not after every word:
-                // while many resources move there are many words, and the moves come first.
-                Ok(()) = told.changed() => if !std::mem::replace(&mut is_told, true) {
+                // A configuration may have changed. All of them are read again, so not after every notification: while
+                // many resources move there are many, and the moves come first.
+                Ok(()) = notifications.changed() => if !is_told {
+                    is_told = true;
                     configurations.reset_after(READ_WITHIN);
                 },
                 () = &mut ending, if !self.machine.is_draining() => self.drain("it was asked to end"),
@@ -259,8 +265,9 @@ impl Driver {
         match self.session.id() {
             Some(session) if self.settings.source == Source::Assigned => {
                 let runner = self.settings.runner.runner_id.clone();
-                let (http, news) = (self.http.clone(), self.lease_news.0.clone());
-                assignments::say_draining(http, runner, session, news);
+                let http = self.http.clone();
+                let news = self.lease_news.0.clone();
+                assignments::report_draining(http, runner, session, news);
             }
             // Without a session of its own it would speak for another agent of its name.
             _ => self.hand_over_nothing(),
@@ -294,12 +301,14 @@ impl Driver {
     fn act(&mut self, action: Action) {
         match action {
             Action::Acquire(resource) => {
-                let (session, configurations) = (self.session.clone(), self.configurations.clone());
+                let session = self.session.clone();
+                let configurations = self.configurations.clone();
                 let shard = self.machine.worker_of(&resource);
                 leases::acquire(session, configurations, (resource, shard), self.lease_news.0.clone());
             }
             Action::TakeOver(resource) => {
-                let (session, configurations) = (self.session.clone(), self.configurations.clone());
+                let session = self.session.clone();
+                let configurations = self.configurations.clone();
                 let within = self.settings.worker.bounds.stop.max(TAKE_OVER_MIN);
                 let config = self.prepared.remove(&resource);
                 let shard = self.machine.worker_of(&resource);
@@ -332,14 +341,17 @@ impl Driver {
                 if let Some(host) = self.hosts.get(&worker)
                     && !host.tell(message)
                 {
-                    tracing::warn!(worker = self.name(worker), "it does not read what it is told");
+                    tracing::warn!(
+                        worker = self.name(worker),
+                        "worker is not reading its socket; message dropped"
+                    );
                 }
             }
             Action::Stop { worker, grace, why } => {
                 let shown = humantime::format_duration(Duration::from_millis(grace.as_millis() as u64));
-                tracing::info!(worker = self.name(worker), why, grace = %shown, "stopping a worker");
+                tracing::info!(worker = self.name(worker), why, grace = %shown, "stopping worker");
                 if let Some(host) = self.hosts.get(&worker) {
-                    host.wish.send_modify(|wish| wish.stop = Some(grace));
+                    host.desired.send_modify(|desired| desired.stop = Some(grace));
                 }
             }
             Action::Report { resource, why } => {
@@ -352,7 +364,7 @@ impl Driver {
     }
 
     fn release(&mut self, resource: ResourceName, state: Option<Value>, why: &str) {
-        tracing::info!(%resource, why, "releasing");
+        tracing::info!(%resource, why, "releasing lease");
         match self.leases.remove(&resource) {
             Some(lease) => lease.release(state, self.lease_news.0.clone()),
             None => self.tell(Input::Released(resource)),
@@ -362,8 +374,9 @@ impl Driver {
     fn adopt(&mut self, resource: ResourceName) {
         match self.session.unclaimed().into_iter().find(|lease| lease.resource == resource) {
             Some(lease) => {
-                tracing::info!(%resource, "it was handed over to this runner");
-                let (session, configurations) = (self.session.clone(), self.configurations.clone());
+                tracing::info!(%resource, "adopting a lease that was handed over to this runner");
+                let session = self.session.clone();
+                let configurations = self.configurations.clone();
                 leases::adopt(session, configurations, lease, self.lease_news.0.clone());
             }
             None => self.tell(Input::NotGranted { resource, retry_after: None }),
@@ -380,7 +393,7 @@ impl Driver {
         }
     }
 
-    /// Keeps the configuration that a worker prepares with, for the grant: then it need not be read while nobody works.
+    /// Keeps the configuration that a worker prepares with, so that it need not be read while no worker is active.
     fn remember(&mut self, message: &ToWorker) {
         let ToWorker::Prepare { resource, config: Some(config), .. } = message else { return };
         let named = resource.split_once('/').and_then(|(kind, key)| ResourceName::new(kind, key).ok());
@@ -412,7 +425,7 @@ impl Driver {
 
     fn take_worker_news(&mut self, id: WorkerId, run: u32, news: News) {
         if let News::Ended(end) = &news {
-            tracing::info!(worker = self.name(id), run, ?end, "a worker has ended");
+            tracing::info!(worker = self.name(id), run, ?end, "worker ended");
             if self.hosts.get(&id).is_some_and(|host| host.run == run) {
                 self.hosts.remove(&id);
                 self.written.remove(&id);
@@ -425,12 +438,12 @@ impl Driver {
         match news {
             LeaseNews::Won(resource, guard, config) => self.take_up(resource, *guard, config),
             LeaseNews::NotWon(resource, why, retry_after) => {
-                tracing::debug!(%resource, why, "not acquired");
+                tracing::debug!(%resource, why, "cannot acquire; retrying later");
                 self.tell(Input::NotGranted { resource, retry_after });
             }
             LeaseNews::Lost => self.find_losses(),
             LeaseNews::WonBack(resource, token, lease_id) => {
-                tracing::info!(%resource, %token, "won back");
+                tracing::info!(%resource, %token, "reclaimed an expired lease");
                 self.tell(Input::WonBack { resource, token: token.0, lease_id: lease_id.0 });
             }
             LeaseNews::Assigned { told, as_draining } => self.take_assignments(told, as_draining),
@@ -439,7 +452,7 @@ impl Driver {
                 self.ask_anew();
             }
             LeaseNews::Draining(Err(why)) => {
-                tracing::info!(why, "the server does not move what is held: it is released");
+                tracing::info!(%why, "server cannot move this runner's leases; releasing them");
                 self.hand_over_nothing();
             }
             LeaseNews::Prepare(worker, run, message) => {
@@ -461,12 +474,12 @@ impl Driver {
     /// Takes up a lease that was granted, unless it was lost while its configuration was read.
     fn take_up(&mut self, resource: ResourceName, guard: Guard, config: Option<Value>) {
         let (mut lease, granted) = LeaseTask::tend(guard, config, self.lease_news.0.clone());
-        tracing::info!(%resource, token = granted.token, "acquired");
+        tracing::info!(%resource, token = granted.token, "acquired lease");
         let lost = lease.lost();
         lease.is_told = lost.is_some();
         self.leases.insert(resource.clone(), lease);
         match lost {
-            Some(why) => self.tell(Input::GrantedInVain { resource, why }),
+            Some(why) => self.tell(Input::LostAtGrant { resource, why }),
             None => self.tell(Input::Granted { resource, granted }),
         }
     }
@@ -514,22 +527,23 @@ impl Driver {
         let next = match reloader.look(&self.settings) {
             Reloaded::Same => return,
             Reloaded::Refused(why) => {
-                return tracing::error!(why, "the new configuration is refused; the old one stays");
+                return tracing::error!(why, "invalid configuration; keeping the previous one");
             }
             Reloaded::Changed(next) => *next,
         };
-        let (before, after) = (&self.settings.lease, &next.lease);
+        let before = &self.settings.lease;
+        let after = &next.lease;
         if (before.ttl, before.every) != (after.ttl, after.every)
             && let Err(error) = self.session.set_timing(after.ttl, after.every)
         {
-            return tracing::error!(%error, "the new configuration is refused; the old one stays");
+            return tracing::error!(%error, "invalid configuration; keeping the previous one");
         }
         if self.settings.server != next.server
             && let Err(error) = self.http.reconfigure(&next.server.http())
         {
-            return tracing::error!(%error, "the new configuration is refused; the old one stays");
+            return tracing::error!(%error, "invalid configuration; keeping the previous one");
         }
-        tracing::info!("the new configuration is in force");
+        tracing::info!("configuration reloaded");
         self.settings = next;
         // The workers' files have some of it.
         self.written.clear();
@@ -541,19 +555,20 @@ impl Driver {
     /// for an agent that was killed.
     async fn finish(&mut self) {
         for resource in self.leases.keys() {
-            tracing::warn!(%resource, "the work has not ended in time: its lease is left to the worker's keeper");
+            tracing::warn!(%resource, "work did not end in time; leaving its lease to the worker's keeper");
         }
         // A guard that is dropped releases its lease, and nothing here proves that the work on it has ended.
         std::mem::forget(std::mem::take(&mut self.leases));
         if timeout(CLOSE_MAX, self.session.close()).await.is_err() {
-            tracing::warn!("the session could not be closed: it runs out by itself");
+            tracing::warn!("cannot close the session; it ends when its ttl is over");
         }
         self.folder.leave();
     }
 }
 
 fn rules(settings: &Settings) -> Rules {
-    let (worker, lease) = (&settings.worker, &settings.lease);
+    let worker = &settings.worker;
+    let lease = &settings.lease;
     Rules {
         max_workers: worker.max,
         per_worker: worker.per_worker,
@@ -573,9 +588,9 @@ fn rules(settings: &Settings) -> Rules {
 
 fn follow_contact(contact: &watch::Receiver<Contact>) {
     match &*contact.borrow() {
-        Contact::Kept => tracing::info!("the server answers again"),
+        Contact::Kept => tracing::info!("reconnected to the server"),
         Contact::Missing(why) => {
-            tracing::warn!(why, "the server does not answer; workers go on until the deadline")
+            tracing::warn!(why, "cannot reach the server; workers continue until their lease deadline")
         }
     }
 }

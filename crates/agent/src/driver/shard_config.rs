@@ -12,7 +12,8 @@ use crate::{config::Settings, machine::WorkerId, worker::Assignment};
 /// The configuration of a worker's shard. The template's fields come first; what follows fills in what it leaves out,
 /// but for what only the agent knows: the shard, and what it works on.
 pub fn of(settings: &Settings, worker: WorkerId, assignments: &[Assignment]) -> Value {
-    let (runner, lease) = (&settings.runner, &settings.lease);
+    let runner = &settings.runner;
+    let lease = &settings.lease;
     let text = |text: &Option<String>| Value::from(text.clone().unwrap_or_default());
     let server = settings.server.servers.first().cloned().unwrap_or_default();
     let mut fields = settings.worker.template.clone();

@@ -32,8 +32,8 @@ impl Reported {
             tokio::spawn(async move {
                 match http.post(paths::batch_renew(), &Batch { items }).await {
                     Ok(Ok(())) => {}
-                    Ok(Err(refusal)) => tracing::debug!(%refusal, "the stats of workers are not reported"),
-                    Err(error) => tracing::debug!(%error, "the stats of workers are not reported"),
+                    Ok(Err(refusal)) => tracing::debug!(%refusal, "cannot report worker stats"),
+                    Err(error) => tracing::debug!(%error, "cannot report worker stats"),
                 }
             });
         }
@@ -43,11 +43,12 @@ impl Reported {
 
 /// Requests that are not too large.
 fn requests(news: &[(&Uuid, &Map<String, Value>)]) -> Vec<Vec<RenewItem>> {
-    let (mut requests, mut bytes) = (Vec::<Vec<RenewItem>>::new(), BYTES_MAX);
+    let mut requests = Vec::<Vec<RenewItem>>::new();
+    let mut bytes = BYTES_MAX;
     for (lease, stats) in news {
         let size = serde_json::to_vec(stats).map_or(usize::MAX, |text| text.len());
         if size > STATS_BYTES_MAX {
-            tracing::debug!(%lease, size, "the stats of a worker are too large to be reported");
+            tracing::debug!(%lease, size, "worker stats are too large; not reported");
             continue;
         }
         if bytes + size > BYTES_MAX || requests.last().is_some_and(|last| last.len() >= ITEMS_MAX) {
@@ -77,7 +78,8 @@ mod tests {
         let news: Vec<_> = leases.iter().map(|lease| (lease, &small)).collect();
         let sizes: Vec<usize> = requests(&news).iter().map(Vec::len).collect();
         assert_eq!(sizes, [500, 500, 200]);
-        let (large, larger) = (of(json!("x".repeat(30 << 10))), of(json!("x".repeat(40 << 10))));
+        let large = of(json!("x".repeat(30 << 10)));
+        let larger = of(json!("x".repeat(40 << 10)));
         let news: Vec<_> =
             leases[..40].iter().map(|lease| (lease, &large)).chain([(&leases[40], &larger)]).collect();
         let sizes: Vec<usize> = requests(&news).iter().map(Vec::len).collect();

@@ -51,13 +51,14 @@ impl Configurations {
 
     fn last(&self, resource: &ResourceName, why: &str) -> Option<Value> {
         let last = self.cache.last(resource);
-        tracing::debug!(%resource, why, is_kept = last.is_some(), "its configuration cannot be read now");
+        tracing::debug!(%resource, why, is_kept = last.is_some(), "cannot read a configuration; using the cached one");
         last
     }
 
     /// The document of a camera, with its zones and versions, and the attributes of anything else.
     async fn read(&self, resource: &ResourceName) -> Result<Option<Value>, String> {
-        let (kind, key) = (resource.kind.as_str(), resource.key.as_str());
+        let kind = resource.kind.as_str();
+        let key = resource.key.as_str();
         let is_camera = kind == kind::CAMERA;
         let path = if is_camera { paths::camera(key) } else { paths::resource(kind, key) };
         let document = match self.http.get::<Map<String, Value>>(path).await {
@@ -91,7 +92,8 @@ pub fn prepare(
     let ToWorker::Prepare { id, resource, deadline_boottime_ms, .. } = message else { return };
     tokio::spawn(async move {
         let named = resource.split_once('/').and_then(|(kind, key)| ResourceName::new(kind, key).ok());
-        let (mut config, mut state) = (None, None);
+        let mut config = None;
+        let mut state = None;
         if let Some(named) = named {
             let last_state = timeout(READ_MAX, configurations.last_state(&named));
             let (read, last) = tokio::join!(configurations.of(&named), last_state);
@@ -123,7 +125,8 @@ pub fn refresh(
             let reads: Vec<_> = some
                 .iter()
                 .map(|resource| {
-                    let (configurations, resource) = (configurations.clone(), resource.clone());
+                    let configurations = configurations.clone();
+                    let resource = resource.clone();
                     tokio::spawn(async move { (configurations.of(&resource).await, resource) })
                 })
                 .collect();

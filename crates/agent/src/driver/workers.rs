@@ -9,9 +9,9 @@ use solehold_clock::BootTime;
 use super::{Driver, leases::shard_id, shard_config};
 use crate::{
     config::Source,
-    keep::{Farewell, LeaseTerm, kill_before},
+    keep::{ExitHook, LeaseTerm, kill_before},
     machine::WorkerId,
-    worker::{Assignment, Host, Run, Wish, notify_path, socket_path},
+    worker::{Assignment, DesiredState, Host, Run, notify_path, socket_path},
 };
 
 /// A worker gets SIGTERM this part of the ttl before its deadline if no renewal came, and at most this long before it.
@@ -31,12 +31,13 @@ impl Driver {
     pub(super) fn start(&mut self, id: WorkerId, run: u32, assignments: &[Assignment]) {
         let folder = self.folder.path().join(id.to_string());
         if let Err(error) = fs::create_dir_all(&folder) {
-            tracing::error!(%error, "cannot make a folder for a worker");
+            tracing::error!(%error, "cannot create the worker's folder");
         }
         self.write_assignments(id, assignments);
-        let (name, worker) = (self.name(id), &self.settings.worker);
+        let name = self.name(id);
+        let worker = &self.settings.worker;
         let resources: Vec<&str> = assignments.iter().map(|a| a.resource.as_str()).collect();
-        tracing::info!(worker = name, run, resources = resources.join(" "), "starting a worker");
+        tracing::info!(worker = name, run, resources = resources.join(" "), "starting worker");
         let run = Run {
             id,
             run,
@@ -45,7 +46,7 @@ impl Driver {
             env_remove: NOT_PASSED_ON.map(str::to_owned).to_vec(),
             name,
             warn: warn(self.settings.lease.ttl),
-            wish: self.wish(id, None),
+            desired: self.desired(id, None),
             folder,
             shared_folder: self.folder.path().to_owned(),
         };
@@ -96,12 +97,12 @@ impl Driver {
     }
 
     /// How things stand for a worker.
-    fn wish(&self, id: WorkerId, stop: Option<Duration>) -> Wish {
+    fn desired(&self, id: WorkerId, stop: Option<Duration>) -> DesiredState {
         let deadline = self.machine.term(id);
         let variables = vec![("SOLEHOLD_DEADLINE_BOOTTIME_MS".to_owned(), deadline.as_ms().to_string())];
         let term = LeaseTerm { stop_at_ms: self.stop_at(deadline).as_ms(), variables };
         let bound = self.machine.bound(id).map(|bound| self.stop_at(bound));
-        Wish { term, bound, farewell: self.farewell(id), stop }
+        DesiredState { term, bound, exit_hook: self.exit_hook(id), stop }
     }
 
     fn stop_at(&self, deadline: BootTime) -> BootTime {
@@ -115,7 +116,7 @@ impl Driver {
     }
 
     /// What a worker's keeper does once nothing of the worker is left, if this process is gone by then.
-    fn farewell(&self, id: WorkerId) -> Farewell {
+    fn exit_hook(&self, id: WorkerId) -> ExitHook {
         let mut commands = Vec::new();
         let leases = self.machine.lease_ids(id).into_iter().map(|lease| lease.to_string());
         let release: Vec<String> =
@@ -139,7 +140,7 @@ impl Driver {
         let env = variables.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?.into())));
         let servers = transport::server_urls(&server.servers).unwrap_or_default();
         let servers = servers.iter().map(ToString::to_string).collect();
-        Farewell { commands, servers, env: env.collect() }
+        ExitHook { commands, servers, env: env.collect() }
     }
 
     /// Brings what workers and others see up to date with the machine.
@@ -152,10 +153,10 @@ impl Driver {
                 self.write_assignments(id, &assignments);
             }
             let Some(host) = self.hosts.get(&id) else { continue };
-            let next = self.wish(id, host.wish.borrow().stop);
-            host.wish.send_if_modified(|wish| {
-                let is_new = *wish != next;
-                *wish = next;
+            let next = self.desired(id, host.desired.borrow().stop);
+            host.desired.send_if_modified(|desired| {
+                let is_new = *desired != next;
+                *desired = next;
                 is_new
             });
         }
@@ -174,7 +175,7 @@ impl Driver {
             let next = file.with_extension("next");
             let written = fs::write(&next, format!("{document}\n")).and_then(|()| fs::rename(&next, &file));
             if let Err(error) = written {
-                tracing::error!(%error, file = %file.display(), "cannot write a file of a worker");
+                tracing::error!(%error, file = %file.display(), "cannot write a file for the worker");
             }
         }
         self.written.insert(id, assignments.to_vec());

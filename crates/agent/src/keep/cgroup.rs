@@ -24,7 +24,8 @@ fn own(mounts: &str, groups: &str) -> Option<PathBuf> {
     let path = groups.lines().find_map(|line| line.strip_prefix("0::"))?;
     let mount = mounts.lines().find(|line| line.contains(" - cgroup2 "))?;
     let mut fields = mount.split(' ').skip(3);
-    let (root, at) = (fields.next()?, fields.next()?);
+    let root = fields.next()?;
+    let at = fields.next()?;
     // In a container only a part of the tree may be mounted.
     let below = Path::new(path).strip_prefix(root).ok()?;
     Some(Path::new(at).join(below))

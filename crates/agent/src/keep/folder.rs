@@ -27,12 +27,12 @@ pub struct SharedFolder {
 }
 
 impl SharedFolder {
-    /// Makes a folder in `parent` whose name begins with `prefix`, and removes those like it that are in nobody's use.
+    /// Makes a folder in `parent` whose name begins with `prefix`, and removes unused ones like it.
     pub fn make(parent: &Path, prefix: &str) -> io::Result<Self> {
         remove_unused(parent, prefix);
         let random = Uuid::new_v4().simple().to_string();
         let path = parent.join(format!("{prefix}{}", &random[..8]));
-        // Sockets are in it: nobody else may connect to them.
+        // It contains sockets: other users must not connect to them.
         DirBuilder::new().mode(0o700).create(&path)?;
         let new = path.join("new");
         let lock = File::create(&new)?;
@@ -53,7 +53,7 @@ impl SharedFolder {
         &self.path
     }
 
-    /// Ends its use, and removes it if nobody else uses it; false if somebody does.
+    /// Ends its use, and removes it; false if another process still uses it.
     pub fn leave(&self) -> bool {
         let is_last = flock(&self.lock, FlockOperation::NonBlockingLockExclusive).is_ok();
         if is_last {

@@ -28,7 +28,7 @@ use super::{
     proc,
     signals::{SignalStream, letting_through},
     terminal,
-    wire::{self, Available, Farewell, Inbox, KeeperOrder, LeaseTerm, Outbox, Report, Start},
+    wire::{self, Available, ExitHook, Inbox, KeeperOrder, LeaseTerm, Outbox, Report, Start},
 };
 
 /// How long the keeper may take to read what it is to start.
@@ -44,7 +44,7 @@ const KEEPER_SILENT_MAX_MS: u64 = 2_000;
 /// What to run.
 #[derive(Debug)]
 pub struct Job {
-    /// What is held, for people who list processes.
+    /// The name of the lease, for process lists.
     pub what: String,
     /// The command and its arguments.
     pub command: Vec<OsString>,
@@ -55,7 +55,7 @@ pub struct Job {
     /// How long before the deadline it is asked to end if no renewal comes.
     pub warn: Duration,
     /// What the keeper does in the end if this process is gone by then.
-    pub farewell: Farewell,
+    pub exit_hook: ExitHook,
     /// What it reads, and where its output goes.
     pub streams: Streams,
     /// A folder of this process for files of the command's, if it has one.
@@ -71,21 +71,21 @@ pub enum Streams {
     Own(UnixStream),
 }
 
-/// How the lease stands.
+/// The status of the lease that a command runs under.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Standing {
+pub struct LeaseStatus {
     /// How long the command may run.
     pub lasting: LeaseTerm,
     /// When it was lost: how long the command has between SIGTERM and SIGKILL, if that ends before the deadline.
     pub lost: Option<Duration>,
-    /// The next holder asks for it: the command gets SIGTERM, and may take its time.
+    /// The next holder waits for it: the command gets SIGTERM, and no deadline.
     pub is_asked_for: bool,
 }
 
-/// How it ended. Nothing of the command is left by then.
+/// How a command ended. None of its processes is left by then.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum JobEnd {
-    /// By itself, with this code.
+    /// With this code, on its own.
     Exited(u8),
     /// It was ended because the lease was lost or ran out; its own code, if it gave one.
     Lost(Option<u8>),
@@ -97,15 +97,15 @@ pub enum JobEnd {
     KeeperDied,
 }
 
-/// Runs the command for as long as the lease stands.
+/// Runs the command while the lease is held.
 pub async fn supervise(
     job: Job,
-    mut standing: watch::Receiver<Standing>,
+    mut status: watch::Receiver<LeaseStatus>,
     signals: &mut SignalStream,
 ) -> io::Result<JobEnd> {
-    let lasting = standing.borrow_and_update().lasting.clone();
+    let lasting = status.borrow_and_update().lasting.clone();
     let mut holder = Holder::start(&Keepers::new()?, job, lasting)?;
-    let ended = holder.hold(&mut standing, signals).await;
+    let ended = holder.hold(&mut status, signals).await;
     // However it ended, even by an unexpected error: nothing may be left.
     holder.leave_nothing().await;
     ended
@@ -139,7 +139,8 @@ impl Holder {
     pub fn start(keepers: &Keepers, job: Job, lasting: LeaseTerm) -> io::Result<Self> {
         let name = format!("solehold-{}", Uuid::new_v4());
         let parent = job.folder.clone().unwrap_or_else(env::temp_dir);
-        let (folder, cgroup) = (parent.join(&name), cgroup::folder(&name));
+        let folder = parent.join(&name);
+        let cgroup = cgroup::folder(&name);
         let is_inherited = matches!(job.streams, Streams::Inherited);
         let terminal_of = is_inherited.then(|| terminal::ours(stdin())).flatten();
         let stop_at_ms = lasting.stop_at_ms;
@@ -154,7 +155,7 @@ impl Holder {
             warn_ms,
             terminal_of: terminal_of.map(|group| group.as_raw_nonzero().get()),
             cgroup: cgroup.clone().map(PathBuf::into_os_string),
-            farewell: job.farewell,
+            exit_hook: job.exit_hook,
         };
         let (ours, theirs) = UnixStream::pair()?;
         let mut keeper = Command::new("/proc/self/exe");
@@ -215,8 +216,8 @@ impl Holder {
     }
 
     /// What the keeper does in the end if this process is gone by then.
-    pub fn set_farewell(&mut self, farewell: Farewell) -> io::Result<()> {
-        self.order(&KeeperOrder::Farewell(farewell))
+    pub fn set_exit_hook(&mut self, exit_hook: ExitHook) -> io::Result<()> {
+        self.order(&KeeperOrder::ExitHook(exit_hook))
     }
 
     /// Asks everything to end, and kills it after the grace or at the deadline.
@@ -246,7 +247,7 @@ impl Holder {
 
     async fn hold(
         &mut self,
-        standing: &mut watch::Receiver<Standing>,
+        status: &mut watch::Receiver<LeaseStatus>,
         signals: &mut SignalStream,
     ) -> io::Result<JobEnd> {
         loop {
@@ -255,13 +256,14 @@ impl Holder {
                     return Ok(ended);
                 },
                 number = signals.next() => self.pass_on(number)?,
-                Ok(()) = standing.changed() => {
-                    let standing = standing.borrow_and_update().clone();
-                    match standing.lost {
+                Ok(()) = status.changed() => {
+                    let status = status.borrow_and_update().clone();
+                    match status.lost {
                         Some(grace) => self.stop(grace)?,
-                        None => self.extend(standing.lasting)?,
+                        None => self.extend(status.lasting)?,
                     }
-                    if standing.is_asked_for && !std::mem::replace(&mut self.was_asked, true) {
+                    if status.is_asked_for && !self.was_asked {
+                        self.was_asked = true;
                         self.order(&KeeperOrder::Signal(SignalName::SIGTERM as i32))?;
                     }
                 }

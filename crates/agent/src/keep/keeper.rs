@@ -1,4 +1,4 @@
-//! The process between holder and command. It outlives the holder by as much as it takes to end all that is below it.
+//! The process between holder and command. It outlives the holder for as long as it takes to end all its descendants.
 //!
 //! It has one thread, for two reasons: the kernel sends the parent-death signal when the *thread* ends that started the
 //! command, and there is nothing that could hang.
@@ -36,19 +36,19 @@ use super::{
     proc, shim,
     signals::Signals,
     terminal,
-    wire::{self, Farewell, Inbox, KeeperOrder, LeaseTerm, Report, Start},
+    wire::{self, ExitHook, Inbox, KeeperOrder, LeaseTerm, Report, Start},
 };
 
 /// How long the dying are given between two such bursts.
 const BETWEEN_PASSES: Timespec = Timespec { tv_sec: 0, tv_nsec: 5_000_000 };
-/// How long a server may take to be told what is left to do.
-const FAREWELL_WITHIN: &str = "5s";
+/// How long a command of the exit hook may take.
+const EXIT_HOOK_TIMEOUT: &str = "5s";
 /// How often the removal of the shared folder is tried; another keeper may use it, or the next agent removes it.
 const LEAVE_ATTEMPTS: usize = 200;
-/// How often is looked whether one of them has done it.
-const FAREWELL_LOOK_EVERY: Duration = Duration::from_millis(5);
+/// How often to check whether one of them has finished.
+const EXIT_HOOK_POLL_EVERY: Duration = Duration::from_millis(5);
 
-/// Starts a command when told to, and ends when nothing is left of it.
+/// Starts a command on request, and exits when no process of it is left.
 pub fn main() -> ! {
     // Only the holder needs to know, and it sees the socket close.
     exit(i32::from(run().is_err()))
@@ -103,10 +103,10 @@ struct Keeper {
     has_session: bool,
     /// The nice value of the command.
     nice: i32,
-    /// None before it was started, and once it has been reaped: its number may then be somebody else's.
+    /// None before it was started, and once it has been reaped: its pid may then belong to another process.
     command: Option<Pid>,
     was_asked: bool,
-    farewell: Farewell,
+    exit_hook: ExitHook,
 }
 
 impl Keeper {
@@ -132,7 +132,7 @@ impl Keeper {
             nice: 0,
             command: None,
             was_asked: false,
-            farewell: Farewell::default(),
+            exit_hook: ExitHook::default(),
         })
     }
 
@@ -156,7 +156,7 @@ impl Keeper {
     fn start(&mut self, start: &Start) -> io::Result<bool> {
         self.plan = Plan::new(start.lasting.stop_at_ms, start.warn_ms);
         self.folder = PathBuf::from(&start.folder);
-        self.farewell = start.farewell.clone();
+        self.exit_hook = start.exit_hook.clone();
         self.terminal_of = start.terminal_of.and_then(Pid::from_raw);
         let shared = start.shared_folder.as_ref().map(|path| SharedFolder::join(Path::new(path)));
         self.shared_folder = shared.transpose()?;
@@ -214,16 +214,16 @@ impl Keeper {
         }
         self.remove_folders();
         self.tell(&Report::Gone);
-        self.say_farewell();
+        self.run_exit_hook();
         Ok(())
     }
 
     /// Releases what a holder had that is gone. If that does not succeed, its ttl ends it.
-    fn say_farewell(&self) {
+    fn run_exit_hook(&self) {
         if self.inbox.is_some() {
             return;
         }
-        for args in &self.farewell.commands {
+        for args in &self.exit_hook.commands {
             self.tell_servers(args);
         }
         // A holder that was killed closes its socket a moment before its files.
@@ -232,7 +232,7 @@ impl Keeper {
             if leave() {
                 break;
             }
-            thread::sleep(FAREWELL_LOOK_EVERY);
+            thread::sleep(EXIT_HOOK_POLL_EVERY);
         }
     }
 
@@ -240,14 +240,14 @@ impl Keeper {
     fn tell_servers(&self, args: &[String]) {
         let of = |server: &String| {
             let mut command = Command::new("/proc/self/exe");
-            command.args(args).envs(self.farewell.env.iter().map(|(name, value)| (name, value)));
-            command.env("SOLEHOLD_SERVER", server).env("SOLEHOLD_TIMEOUT", FAREWELL_WITHIN);
+            command.args(args).envs(self.exit_hook.env.iter().map(|(name, value)| (name, value)));
+            command.env("SOLEHOLD_SERVER", server).env("SOLEHOLD_TIMEOUT", EXIT_HOOK_TIMEOUT);
             command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().ok()
         };
-        let mut running: Vec<Child> = self.farewell.servers.iter().filter_map(of).collect();
+        let mut running: Vec<Child> = self.exit_hook.servers.iter().filter_map(of).collect();
         let mut is_done = false;
         while !running.is_empty() && !is_done {
-            thread::sleep(FAREWELL_LOOK_EVERY);
+            thread::sleep(EXIT_HOOK_POLL_EVERY);
             running.retain_mut(|child| {
                 let ended = child.try_wait();
                 is_done |= ended.as_ref().is_ok_and(|ended| ended.as_ref().is_some_and(ExitStatus::success));
@@ -313,7 +313,7 @@ impl Keeper {
             self.tell(&Report::Warned);
         }
         for signal in [Signal::TERM, Signal::CONT] {
-            // What is stopped hears nothing before it goes on.
+            // A stopped process receives no signal before SIGCONT.
             proc::signal_group_and_below(self.command, getpid(), signal);
         }
     }
@@ -372,7 +372,7 @@ impl Keeper {
                 let _ = write_file(&self.folder, &lasting);
             }
             KeeperOrder::Bound(bound_ms) => self.plan.bound(bound_ms),
-            KeeperOrder::Farewell(farewell) => self.farewell = farewell,
+            KeeperOrder::ExitHook(exit_hook) => self.exit_hook = exit_hook,
             KeeperOrder::Signal(number) => self.pass_on(number),
             KeeperOrder::Stop(kill_at_ms) => self.plan.lose(BootTime::now().as_ms(), kill_at_ms),
             KeeperOrder::Start(_) => return Err(io::Error::other("a second start")),

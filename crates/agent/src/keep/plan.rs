@@ -1,29 +1,29 @@
-//! When a command is asked to end and when it is killed: a pure function of the deadline and of what happened.
+//! Decides when a command gets SIGTERM and when SIGKILL, from the deadline and the events so far. Pure.
 
-/// How long what the command left behind may take to end by itself, such as a `tee` that still writes.
+/// How long processes that the command left behind may take to finish, such as a `tee` that still writes.
 const LEFTOVERS_LINGER_MS: u64 = 500;
-/// How long it then has from SIGTERM to SIGKILL.
+/// How long they then have from SIGTERM to SIGKILL.
 const LEFTOVERS_GRACE_MS: u64 = 1_000;
-/// How long everything has from SIGTERM to SIGKILL when the holder is gone and there are no more renewals.
+/// How long all processes have from SIGTERM to SIGKILL when the holder is gone and there are no more renewals.
 const ABANDONED_GRACE_MS: u64 = 1_000;
 
-/// What to do, and when, in milliseconds of `CLOCK_BOOTTIME`.
+/// The times of both signals, in milliseconds of `CLOCK_BOOTTIME`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {
     deadline_ms: u64,
-    /// How long before the deadline SIGTERM goes out if no renewal came.
+    /// How long before the deadline SIGTERM is sent if no renewal came.
     warn_ms: u64,
-    /// Set by what ends it before its time; only ever made sooner.
+    /// Set by an end before the deadline; only ever moved earlier.
     term_at_ms: u64,
     kill_at_ms: u64,
-    /// By then a part of the work must have ended, which did not say so yet.
+    /// A part of the work must have ended by then, and has not reported it yet.
     bound_ms: u64,
-    /// Asked to end because time ran out: a renewal that comes now is too late.
+    /// SIGTERM was sent: a renewal that comes now is too late.
     is_ending: bool,
 }
 
 impl Plan {
-    /// All goes on until the deadline, with a warning before it.
+    /// The command runs until the deadline, with a warning before it.
     pub fn new(deadline_ms: u64, warn_ms: u64) -> Self {
         let never = u64::MAX;
         Self { deadline_ms, warn_ms, term_at_ms: never, kill_at_ms: never, bound_ms: never, is_ending: false }
@@ -36,18 +36,18 @@ impl Plan {
         }
     }
 
-    /// One of several leases is lost: whatever renewals come, all ends by then, unless the bound is lifted first.
+    /// One of several leases is lost: everything ends by then, despite renewals, unless the bound is lifted first.
     pub fn bound(&mut self, bound_ms: Option<u64>) {
         self.bound_ms = bound_ms.unwrap_or(u64::MAX);
     }
 
-    /// The lease is lost: asked to end now, killed at this time or the deadline, whichever is first.
+    /// The lease is lost: SIGTERM now, SIGKILL at this time or the deadline, whichever is first.
     pub fn lose(&mut self, now_ms: u64, kill_at_ms: u64) {
         self.sooner(now_ms, kill_at_ms);
         self.is_ending = true;
     }
 
-    /// The command has ended; what it left behind is ended too.
+    /// The command has exited; processes that it left behind are ended, too.
     pub fn leftovers(&mut self, now_ms: u64) {
         let term_at_ms = now_ms.saturating_add(LEFTOVERS_LINGER_MS);
         self.sooner(term_at_ms, term_at_ms.saturating_add(LEFTOVERS_GRACE_MS));
@@ -58,7 +58,7 @@ impl Plan {
         self.lose(now_ms, now_ms.saturating_add(ABANDONED_GRACE_MS));
     }
 
-    /// SIGTERM went out.
+    /// SIGTERM was sent.
     pub fn asked(&mut self) {
         self.is_ending = true;
     }
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_holder_all_ends_soon() {
+    fn everything_ends_soon_without_a_holder() {
         let mut plan = Plan::new(30_000, 5_000);
         plan.abandon(10_000);
         assert_eq!((plan.term_at_ms(), plan.kill_at_ms()), (10_000, 11_000));

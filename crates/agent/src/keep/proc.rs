@@ -36,7 +36,8 @@ impl Stat {
         let mut fields = text.rsplit_once(") ")?.1.split(' ');
         let state = fields.next()?.chars().next()?;
         let mut id = || pid_of(fields.next()?);
-        let (parent, group) = (id(), id());
+        let parent = id();
+        let group = id();
         Some(Self { state, parent, group })
     }
 
@@ -107,7 +108,8 @@ fn pid_of(text: &str) -> Option<Pid> {
 fn below(root: Pid, except: &BTreeSet<i32>) -> Vec<Found> {
     let mut found: Vec<Found> = Vec::new();
     let mut seen = except.clone();
-    let (mut family, mut parents) = (Family::default(), vec![root]);
+    let mut family = Family::default();
+    let mut parents = vec![root];
     while let Some(parent) = parents.pop() {
         for pid in family.children(parent) {
             if seen.insert(pid.as_raw_nonzero().get()) {
@@ -132,7 +134,8 @@ pub struct Usage {
 
 /// What all below a process use.
 pub fn usage_below(root: Pid) -> Usage {
-    let (tick_ms, page) = (1_000 / clock_ticks_per_second().max(1), page_size() as u64);
+    let tick_ms = 1_000 / clock_ticks_per_second().max(1);
+    let page = page_size() as u64;
     let mut usage = Usage::default();
     for found in below(root, &BTreeSet::new()) {
         let Ok(text) = fs::read_to_string(format!("/proc/{}/stat", found.pid)) else { continue };

@@ -1,4 +1,5 @@
-//! What holder and keeper tell each other over a socket: one JSON document per line. The end of the socket is news too.
+//! The protocol between holder and keeper: one JSON document per line over a socket. A closed socket means that the
+//! other side has ended.
 
 use std::{
     ffi::OsString,
@@ -19,7 +20,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 /// The longest line: a command line of the longest sort, every byte of it written as a number.
 const LINE_BYTES_MAX: usize = 16 << 20;
 
-/// From the holder.
+/// A message from the holder to the keeper.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum KeeperOrder {
@@ -29,15 +30,16 @@ pub enum KeeperOrder {
     Renewed(LeaseTerm),
     /// Pass this signal on.
     Signal(i32),
-    /// One of several leases is lost: all ends by this time, unless this is told again with another one, or none.
+    /// One of several leases is lost: everything must end by this time. A later bound, or none, replaces it.
     Bound(Option<u64>),
-    /// What is left to do when the holder is gone has changed.
-    Farewell(Farewell),
-    /// The lease is lost: ask everything to end, and kill it at this time or the deadline.
+    /// Replaces the exit hook.
+    #[serde(rename = "farewell")]
+    ExitHook(ExitHook),
+    /// The lease is lost: SIGTERM now, and SIGKILL at this time or the deadline.
     Stop(u64),
 }
 
-/// How long all goes on, and what the command may know of it.
+/// How long the command may run, and the variables that show it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeaseTerm {
     /// When everything must have ended, in milliseconds of `CLOCK_BOOTTIME`.
@@ -55,35 +57,36 @@ pub struct Start {
     pub env: Vec<(String, String)>,
     /// What is removed from it.
     pub env_remove: Vec<String>,
-    /// A folder to make for the file of variables that change, and to remove in the end.
+    /// A folder for the file of variables that change: created at the start, removed at the end.
     pub folder: OsString,
-    /// The folder of the holder's that this one is in, if it is in one.
+    /// The holder's folder that contains it, if there is one.
     pub shared_folder: Option<OsString>,
     /// How long it may run.
     pub lasting: LeaseTerm,
-    /// How long before its end it is asked to end.
+    /// How long before the deadline it gets SIGTERM.
     pub warn_ms: u64,
     /// The process group from which the command takes the terminal and to which it goes back.
     pub terminal_of: Option<i32>,
-    /// A cgroup to make, and to remove in the end; done without where that is not allowed.
+    /// A cgroup to create, and to remove at the end; skipped where that is not permitted.
     pub cgroup: Option<OsString>,
-    /// What is left to do when the holder is gone.
-    pub farewell: Farewell,
+    /// Run if the holder dies.
+    #[serde(rename = "farewell")]
+    pub exit_hook: ExitHook,
 }
 
-/// What the keeper runs, as this binary, if the holder is gone when nothing of the command is left: it releases what
-/// the holder had, so that nobody waits for its ttl to pass.
+/// What the keeper runs, as this binary, if the holder has died by the time that the command has ended: it releases
+/// the holder's leases, so that the next holder does not have to wait for their ttl.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Farewell {
+pub struct ExitHook {
     /// The arguments of each command, one after the other. Each may be done twice.
     pub commands: Vec<Vec<String>>,
-    /// The servers. All are told at once, so that one that hangs delays nothing.
+    /// The servers. Each command is sent to all of them at the same time, so that one that hangs delays nothing.
     pub servers: Vec<String>,
     /// What is added to their environment; the key may be in it.
     pub env: Vec<(String, OsString)>,
 }
 
-/// From the keeper.
+/// A message from the keeper to the holder.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Report {
@@ -233,7 +236,7 @@ mod tests {
             warn_ms: 0,
             terminal_of: None,
             cgroup: None,
-            farewell: Farewell {
+            exit_hook: ExitHook {
                 commands: vec![vec!["session".into()]],
                 servers: vec!["127.0.0.1:7070".into()],
                 env: vec![("A".into(), "b".into())],
@@ -258,18 +261,19 @@ mod tests {
         for socket in [&ours, &theirs] {
             socket.set_nonblocking(true).expect("a socket");
         }
-        let (mut outbox, mut inbox) = (Outbox::new(ours), Inbox::default());
-        let farewell =
-            |n: u64| Farewell { commands: vec![vec![n.to_string().repeat(1_000)]], ..Farewell::default() };
+        let mut outbox = Outbox::new(ours);
+        let mut inbox = Inbox::default();
+        let exit_hook =
+            |n: u64| ExitHook { commands: vec![vec![n.to_string().repeat(1_000)]], ..ExitHook::default() };
         for n in 0..1_000 {
-            assert!(outbox.send(&KeeperOrder::Farewell(farewell(n))).expect("a line"), "{n}");
+            assert!(outbox.send(&KeeperOrder::ExitHook(exit_hook(n))).expect("a line"), "{n}");
         }
         assert!(!outbox.unsent.is_empty(), "more than the socket takes");
         let mut read = 0;
         while read < 1_000 {
             assert!(inbox.fill(&mut theirs).expect("open"));
             while let Some(order) = inbox.take::<KeeperOrder>().expect("whole lines") {
-                assert!(matches!(order, KeeperOrder::Farewell(told) if told == farewell(read)), "{read}");
+                assert!(matches!(order, KeeperOrder::ExitHook(told) if told == exit_hook(read)), "{read}");
                 read += 1;
             }
             outbox.flush();

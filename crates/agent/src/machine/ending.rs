@@ -7,7 +7,7 @@ use solehold_client::ResourceName;
 use solehold_clock::BootTime;
 
 use super::{Action, Drain, Ending, LeaseState, Machine, Need, Slot, Worker, WorkerId};
-use crate::worker::ToWorker;
+use crate::worker::{MessageError, ToWorker};
 
 /// Of the time that there is to end, this part is for the worker to finish by itself; in the rest it is stopped.
 const ASKING_PART: f64 = 2.0 / 3.0;
@@ -60,9 +60,10 @@ impl Machine {
         self.asked += 1;
         let id = id.unwrap_or_else(|| format!("r{}", self.asked));
         let latest = holding.lost.unwrap_or(BootTime::from_ms(u64::MAX));
-        let (until, kill_at) =
-            (now.plus(total.mul_f64(ASKING_PART)).min(latest), now.plus(total).min(latest));
-        let (holding, why_so) = (holding.clone(), why.to_owned());
+        let until = now.plus(total.mul_f64(ASKING_PART)).min(latest);
+        let kill_at = now.plus(total).min(latest);
+        let holding = holding.clone();
+        let why_so = why.to_owned();
         let ending = Ending { holding, id: id.clone(), why: why_so, offer, until, kill_at };
         slot.lease = LeaseState::Ending(Box::new(ending));
         let Some(worker) = slot.worker else { return self.release(resource, None, why) };
@@ -102,13 +103,13 @@ impl Machine {
         worker: WorkerId,
         id: &str,
         last_word: Option<Value>,
-    ) -> Result<(), String> {
+    ) -> Result<(), MessageError> {
         let is_it = |slot: &Slot| {
             slot.worker == Some(worker)
                 && matches!(&slot.lease, LeaseState::Ending(ending) if ending.id == id)
         };
         let Some(resource) = self.slots.iter().find(|(_, slot)| is_it(slot)).map(|(r, _)| r.clone()) else {
-            return Err(format!("drained: no revoke with the id {id:?} is open"));
+            return Err(MessageError::NoRevoke(id.to_owned()));
         };
         self.has_ended(now, &resource, last_word);
         Ok(())
@@ -134,7 +135,7 @@ impl Machine {
         // It has finished with it, and so is given it again.
         worker.map(|worker| worker.given.remove(resource));
         self.actions.push(Action::Note(format!(
-            "{resource}: the next holder no longer waits for it; the work goes on here"
+            "{resource}: the next holder no longer waits for it; the work continues here"
         )));
     }
 

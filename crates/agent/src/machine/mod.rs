@@ -1,4 +1,4 @@
-//! What the agent does, as a machine that reads no clock, sends nothing and starts nothing: events in, actions out.
+//! Decides what the agent does. The machine reads no clock, sends nothing and starts nothing: inputs in, actions out.
 //!
 //! ```text
 //!   a resource   wanted ──Acquire──> asked ──Granted──> held ──────────────────> ending ──Release──> releasing ──> free
@@ -6,13 +6,13 @@
 //!                   └─> preparing ─────┘ TakeOver        |  handed over, draining    |
 //!   a worker                             starting ──> running ──> stopping ──> gone, or after a pause started again
 //! ```
-//! Each resource that is held belongs to one worker. Whether work has ended on it needs proof: the worker's word with
-//! the id of the question, or that nothing of the worker is left. Only then is the lease released.
+//! Each held resource belongs to one worker. A lease is released only with proof that the work on it has ended: the
+//! worker's report with the id of the request, or the end of all its processes.
 //!
 //! ```text
-//!   wanting     which resources to acquire, keep and release      terms      until when a worker may run, or be started
-//!   preparing   getting ready for what another runner holds       ending     how work on a resource comes to its end
-//!   workers     which worker works on what                        view       the same for people
+//!   wanting     which resources to acquire, keep and release      terms      until when a worker may run or start
+//!   preparing   getting ready for a hand-over to this runner      ending     how work on a resource comes to its end
+//!   workers     which worker works on which resource              view       the state, for status pages
 //! ```
 
 mod ending;
@@ -43,26 +43,26 @@ use crate::{
 /// The number of a worker: it keeps it through restarts.
 pub type WorkerId = u32;
 
-/// What the machine keeps to.
+/// The limits and times that the machine obeys.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Rules {
     /// How many workers run at once.
     pub max_workers: usize,
-    /// How many resources one of them works on.
+    /// How many resources one worker works on.
     pub per_worker: usize,
     /// How many resources are held at once.
     pub capacity: usize,
     /// The bounds of a worker's life.
     pub bounds: Bounds,
-    /// How long to wait before asking again for what was refused.
+    /// How long to wait before acquiring a resource again that was refused.
     pub retry: Duration,
-    /// How long not to ask for what workers failed at.
+    /// How long not to acquire a resource that workers failed at.
     pub penalty: Duration,
-    /// How long everything may take from the order to drain to the end.
+    /// How long draining may take in all.
     pub drain: Duration,
-    /// A worker is not started later than this before the deadline of what it holds: its keeper would end it at once.
+    /// A worker is not started later than this before its lease deadline: its keeper would stop it at once.
     pub start_before: Duration,
-    /// How long workers go on past the deadline while no server answers.
+    /// How long workers continue past the deadline while no server answers.
     pub grace: Duration,
     /// Whether the server assigns resources: then it also hands them over to others while this agent drains, and to
     /// this agent at any time. Otherwise everything is released at once.
@@ -76,22 +76,22 @@ pub struct Granted {
     pub token: u64,
     /// Its identity.
     pub lease_id: Uuid,
-    /// What the former holder left.
+    /// The state document of the former holder.
     pub state: Option<Value>,
     /// The sequence number under which that was written.
     pub sequence: Option<u64>,
     /// The configuration of the resource, if there is one.
     pub config: Option<Value>,
-    /// Until when nobody else holds it, unless it is renewed before.
+    /// Until when no other holder can have it, unless it is renewed before.
     pub trusted_until: BootTime,
 }
 
-/// What happened.
+/// What happened outside the machine.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Input {
     /// These are the resources to work on, and no others.
     Wanted(BTreeMap<ResourceName, Want>),
-    /// What the server assigns. What it does not name is kept while it is held: the server may not know of it yet.
+    /// The server's assignments. A held resource that they do not name is kept: the server may not know of it yet.
     Assigned {
         /// To be acquired.
         acquire: BTreeMap<ResourceName, Want>,
@@ -100,170 +100,129 @@ pub enum Input {
         /// To be released.
         release: BTreeSet<ResourceName>,
     },
-    /// One was granted.
     Granted {
-        /// Which.
         resource: ResourceName,
-        /// How.
         granted: Granted,
     },
-    /// One was not.
     NotGranted {
-        /// Which.
         resource: ResourceName,
         /// It may be free after this time.
         retry_after: Option<Duration>,
     },
-    /// A lease was granted, and lost before it was taken up.
-    GrantedInVain {
-        /// Which.
+    /// A lease was granted, and lost before its work began.
+    LostAtGrant {
         resource: ResourceName,
-        /// Why it is lost, for people.
         why: String,
     },
-    /// The session and each lease that is held are trusted until then.
+    /// New deadlines of the session and of each held lease.
     Renewed {
-        /// What a new lease would be trusted for.
+        /// For leases granted from now on.
         session: BootTime,
-        /// Those that are held.
         leases: BTreeMap<ResourceName, BootTime>,
     },
-    /// A lease is lost: the work on it must have ended by then.
+    /// A lease is lost: the work on it must have ended by `until`, its old deadline.
     Lost {
-        /// Which.
         resource: ResourceName,
-        /// Why, for people.
         why: String,
-        /// Its old deadline.
         until: BootTime,
     },
-    /// The next holder of a resource asks for it, and waits until then.
+    /// The next holder of a resource requests it, and waits until `until`.
     Asked {
-        /// Which.
         resource: ResourceName,
         /// The id of the hand-over, which the worker echoes.
         id: Option<String>,
-        /// Why, for people.
         why: String,
-        /// When the next holder gives up.
         until: BootTime,
     },
     /// The next holder no longer waits for a resource.
     CalledOff(ResourceName),
-    /// The session holds this without having asked for it, as when someone handed it over.
+    /// The session holds a lease that it did not acquire, as when an operator handed it over.
     Found(ResourceName),
-    /// A lease ran out, and was won back under another token; its work went on.
+    /// A lease expired and was reclaimed under another token; its work continued.
     WonBack {
-        /// Which.
         resource: ResourceName,
-        /// The new token.
         token: u64,
-        /// The new identity.
         lease_id: Uuid,
     },
-    /// A release has come to its end, one way or the other.
+    /// A release has succeeded, or was given up.
     Released(ResourceName),
     /// The configuration of a resource has changed.
     Configured {
-        /// Which.
         resource: ResourceName,
-        /// All of it.
         config: Value,
     },
-    /// Something about a worker.
     Worker {
-        /// Which.
         id: WorkerId,
-        /// Of which run.
         run: u32,
-        /// What.
         news: News,
     },
-    /// Stop acquiring, end everything, and finish.
+    /// Stop acquiring, stop all workers, and finish.
     Drain,
-    /// Other rules from now on.
     Rules(Box<Rules>),
     /// Time has passed.
     Tick,
 }
 
-/// Something about a worker.
+/// An event of a worker.
 #[derive(Debug, Clone, PartialEq)]
 pub enum News {
-    /// It has connected to the socket: it speaks.
+    /// It has connected to the socket: it speaks the protocol.
     Connected,
-    /// It said this.
     Said(FromWorker),
-    /// It notified this.
     Notified(Notice),
-    /// Nothing of it is left.
+    /// None of its processes is left.
     Ended(JobEnd),
 }
 
-/// What to do.
+/// What the driver has to do.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Action {
-    /// Ask for a lease.
     Acquire(ResourceName),
-    /// Ask the present holder for it: a worker is prepared, as far as it can be.
+    /// Request a hand-over from the present holder: a worker is prepared, as far as it can be.
     TakeOver(ResourceName),
-    /// Take up a lease that the session holds already.
+    /// Take over a lease that the session holds already.
     Adopt(ResourceName),
-    /// Release one: nothing works under it any more.
+    /// Release a lease: no work is left under it.
     Release {
-        /// Which.
         resource: ResourceName,
-        /// What the next holder gets.
+        /// For the next holder.
         state: Option<Value>,
-        /// Why, for people.
         why: String,
     },
     /// Write the state document of a resource.
     WriteState {
-        /// Which.
         resource: ResourceName,
-        /// What the next holder gets.
+        /// For the next holder.
         document: Value,
     },
-    /// Start a worker.
     Start {
-        /// Which.
         worker: WorkerId,
-        /// The number of this run.
         run: u32,
-        /// What it works on.
         assignments: Vec<Assignment>,
     },
-    /// Tell a worker something.
+    /// Send a message to a worker.
     Tell {
-        /// Which.
         worker: WorkerId,
-        /// What.
         message: ToWorker,
     },
     /// SIGTERM to a worker, and SIGKILL after the grace.
     Stop {
-        /// Which.
         worker: WorkerId,
-        /// How long it has.
         grace: Duration,
-        /// Why, for people.
         why: String,
     },
-    /// Tell the server that its workers failed at this, so that other runners are preferred for it.
+    /// Report to the server that workers failed at a resource, so that it prefers other runners for it.
     Report {
-        /// What.
         resource: ResourceName,
-        /// Why, for people.
         why: String,
     },
-    /// People should know this.
+    /// Log a warning.
     Note(String),
-    /// Nothing is left to do.
+    /// The agent can exit.
     Finish,
 }
 
-/// A resource, as far as this agent is concerned.
+/// The state of one resource.
 #[derive(Debug, Clone, Default)]
 struct Slot {
     need: Need,
@@ -271,11 +230,10 @@ struct Slot {
     worker: Option<WorkerId>,
     /// What the worker prepared for it under.
     prepared: Option<String>,
-    /// It is not asked for before this.
+    /// It is not acquired before this time.
     not_before: Option<BootTime>,
 }
 
-/// How far a lease is.
 #[derive(Debug, Clone, Default)]
 enum LeaseState {
     #[default]
@@ -287,12 +245,12 @@ enum LeaseState {
     Releasing,
 }
 
-/// A worker gets ready for what another runner still holds.
+/// A worker prepares for a resource that another runner still holds.
 #[derive(Debug, Clone)]
 struct Preparing {
     /// To be echoed by the worker.
     id: String,
-    /// Then it is given up.
+    /// The preparation is given up then.
     until: BootTime,
 }
 
@@ -305,35 +263,34 @@ struct Holding {
     lost: Option<BootTime>,
 }
 
-/// Work that is to end on a resource.
+/// Work on a resource that must end.
 #[derive(Debug, Clone)]
 struct Ending {
     holding: Holding,
     /// To be echoed by the worker.
     id: String,
     why: String,
-    /// It ends for a next holder that waits until then; without one the work goes on.
+    /// It ends for a next holder that waits until then; if that holder gives up, the work continues.
     offer: Option<BootTime>,
-    /// Then the worker itself is stopped.
+    /// The worker itself is stopped then.
     until: BootTime,
-    /// Then it is killed.
+    /// The worker is killed then.
     kill_at: BootTime,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Drain {
-    /// Then what nobody has taken over is released.
+    /// Resources that no other runner has taken over are released then.
     release_at: BootTime,
     until: BootTime,
 }
 
-/// The machine.
 #[derive(Debug)]
 pub struct Machine {
     rules: Rules,
     slots: BTreeMap<ResourceName, Slot>,
     workers: BTreeMap<WorkerId, Worker>,
-    /// What its workers failed at lately: why, and how long that is remembered.
+    /// Resources that workers failed at lately: why, and until when that is remembered.
     failed: BTreeMap<ResourceName, (String, BootTime)>,
     trusted_until: BootTime,
     drain: Option<Drain>,
@@ -369,7 +326,7 @@ impl Machine {
             Input::Assigned { acquire, keep, release } => self.assigned(now, acquire, &keep, &release),
             Input::Granted { resource, granted } => self.granted(now, resource, granted),
             Input::NotGranted { resource, retry_after } => self.not_granted(now, &resource, retry_after),
-            Input::GrantedInVain { resource, why } => self.granted_in_vain(&resource, &why),
+            Input::LostAtGrant { resource, why } => self.granted_in_vain(&resource, &why),
             Input::Renewed { session, leases } => self.renewed(session, &leases),
             Input::Lost { resource, why, until } => self.lost(now, &resource, &why, until),
             Input::Asked { resource, id, why, until } => self.hand_over(now, &resource, id, &why, until),
@@ -438,7 +395,8 @@ impl Machine {
     fn granted_in_vain(&mut self, resource: &ResourceName, why: &str) {
         self.leave_worker(resource);
         self.slots.entry(resource.clone()).or_default().lease = LeaseState::Releasing;
-        let (resource, why) = (resource.clone(), format!("it was lost before any work began: {why}"));
+        let resource = resource.clone();
+        let why = format!("it was lost before any work began: {why}");
         self.actions.push(Action::Release { resource, state: None, why });
     }
 
@@ -535,7 +493,8 @@ impl Machine {
         }
         slot.lease = LeaseState::Releasing;
         self.leave_worker(resource);
-        let (resource, why) = (resource.clone(), why.to_owned());
+        let resource = resource.clone();
+        let why = why.to_owned();
         self.actions.push(Action::Release { resource, state: last_word, why });
     }
 

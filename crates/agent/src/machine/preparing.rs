@@ -4,7 +4,7 @@ use solehold_client::ResourceName;
 use solehold_clock::BootTime;
 
 use super::{Action, LeaseState, Machine, Preparing, Slot, Worker, WorkerId};
-use crate::worker::{Protocol, ToWorker};
+use crate::worker::{MessageError, Protocol, ToWorker};
 
 impl Machine {
     /// Asks a worker to prepare. A plain process cannot: it would begin to work. For it the holder is asked at once.
@@ -18,7 +18,8 @@ impl Machine {
             return;
         };
         self.asked += 1;
-        let (id, until) = (format!("p{}", self.asked), now.plus(self.rules.bounds.startup));
+        let id = format!("p{}", self.asked);
+        let until = now.plus(self.rules.bounds.startup);
         slot.lease = LeaseState::Preparing(Preparing { id, until });
         self.tell_prepare(worker, &resource);
     }
@@ -50,13 +51,13 @@ impl Machine {
     }
 
     /// A worker says that it is prepared; only the answer to the present question counts.
-    pub(super) fn prepared(&mut self, worker: WorkerId, id: &str) -> Result<(), String> {
+    pub(super) fn prepared(&mut self, worker: WorkerId, id: &str) -> Result<(), MessageError> {
         let is_it = |slot: &Slot| {
             slot.worker == Some(worker)
                 && matches!(&slot.lease, LeaseState::Preparing(asked) if asked.id == id)
         };
         let Some((resource, slot)) = self.slots.iter_mut().find(|(_, slot)| is_it(slot)) else {
-            return Err(format!("prepared: no prepare with the id {id:?} is open"));
+            return Err(MessageError::NoPrepare(id.to_owned()));
         };
         (slot.lease, slot.prepared) = (LeaseState::Asked, Some(id.to_owned()));
         self.actions.push(Action::TakeOver(resource.clone()));

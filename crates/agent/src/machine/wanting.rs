@@ -129,7 +129,8 @@ impl Machine {
         let count = |of: fn(&Slot) -> bool| self.slots.values().filter(|slot| of(slot)).count();
         let taken = count(|slot| !matches!(slot.lease, LeaseState::None));
         let unplaced = count(|slot| matches!(slot.lease, LeaseState::Asked) && slot.worker.is_none());
-        let (per_worker, workers) = (self.rules.per_worker, self.workers.values());
+        let per_worker = self.rules.per_worker;
+        let workers = self.workers.values();
         let free = workers
             .filter(|worker| !worker.is_stopping())
             .map(|w| per_worker.saturating_sub(w.resources.len()));

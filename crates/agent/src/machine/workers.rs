@@ -12,7 +12,7 @@ use solehold_clock::BootTime;
 use super::{Action, LeaseState, Machine, News, WorkerId};
 use crate::{
     keep::JobEnd,
-    worker::{Bounds, FromWorker, Next, Notice, Supervision, ToWorker},
+    worker::{Bounds, FromWorker, MessageError, Next, Notice, Supervision, ToWorker},
 };
 
 /// A worker.
@@ -139,7 +139,8 @@ impl Machine {
         let Some(LeaseState::Held(holding)) = self.slots.get(resource).map(|slot| &slot.lease) else {
             return;
         };
-        let (token, message) = (holding.granted.token, ToWorker::Assign(self.assignment(resource, holding)));
+        let token = holding.granted.token;
+        let message = ToWorker::Assign(self.assignment(resource, holding));
         self.actions.push(Action::Tell { worker, message });
         self.workers.get_mut(&worker).map(|worker| worker.given.insert(resource.clone(), token));
     }
@@ -191,7 +192,8 @@ impl Machine {
     pub(super) fn look_after_workers(&mut self, now: BootTime) {
         let all: Vec<WorkerId> = self.workers.keys().copied().collect();
         for id in all {
-            let (bounds, is_draining) = (&self.rules.bounds, self.drain.is_some());
+            let bounds = &self.rules.bounds;
+            let is_draining = self.drain.is_some();
             let is_startable = self.is_startable(now, id);
             let Some(worker) = self.workers.get_mut(&id) else { continue };
             let is_idle = worker.resources.is_empty();
@@ -206,7 +208,8 @@ impl Machine {
                 }
                 Phase::Running => {
                     if let Some(fault) = worker.care.poll(now, bounds) {
-                        let (grace, why) = (bounds.stop, fault.to_string());
+                        let grace = bounds.stop;
+                        let why = fault.to_string();
                         self.stop(now, id, grace, &why, Some(why.clone()));
                     }
                 }
@@ -223,8 +226,9 @@ impl Machine {
         match news {
             News::Connected => self.connected(now, id),
             News::Said(said) => {
-                if let Err(message) = self.said(now, id, said) {
-                    self.actions.push(Action::Tell { worker: id, message: ToWorker::Error { message } });
+                if let Err(error) = self.said(now, id, said) {
+                    let message = ToWorker::Error { message: error.to_string() };
+                    self.actions.push(Action::Tell { worker: id, message });
                 }
             }
             News::Notified(notice) => self.notified(now, id, notice),
@@ -245,7 +249,7 @@ impl Machine {
         }
     }
 
-    fn said(&mut self, now: BootTime, id: WorkerId, said: FromWorker) -> Result<(), String> {
+    fn said(&mut self, now: BootTime, id: WorkerId, said: FromWorker) -> Result<(), MessageError> {
         let Some(worker) = self.workers.get_mut(&id) else { return Ok(()) };
         worker.is_connected = true;
         worker.care.spoke(now, &self.rules.bounds);
@@ -263,20 +267,20 @@ impl Machine {
     }
 
     /// A state document. It also goes to the next run of this worker.
-    fn checkpoint(&mut self, id: WorkerId, named: Option<&str>, document: Value) -> Result<(), String> {
+    fn checkpoint(&mut self, id: WorkerId, named: Option<&str>, document: Value) -> Result<(), MessageError> {
         let Some(worker) = self.workers.get(&id) else { return Ok(()) };
         let resource = match named {
             Some(name) => worker.resources.iter().find(|resource| resource.to_string() == name),
             None if worker.resources.len() == 1 => worker.resources.first(),
-            None => return Err("state: name the resource, since this worker has several".to_owned()),
+            None => return Err(MessageError::ResourceMissing),
         };
         let Some(resource) = resource.cloned() else {
-            return Err(format!("state: this worker does not work on {}", named.unwrap_or_default()));
+            return Err(MessageError::NotAssigned(named.unwrap_or_default().to_owned()));
         };
         let holding = match self.slots.get_mut(&resource).map(|slot| &mut slot.lease) {
             Some(LeaseState::Held(holding)) => holding,
             Some(LeaseState::Ending(ending)) => &mut ending.holding,
-            _ => return Err(format!("state: {resource} is not held any more")),
+            _ => return Err(MessageError::NotHeld(resource)),
         };
         holding.granted.state = Some(document.clone());
         self.actions.push(Action::WriteState { resource, document });
@@ -292,7 +296,7 @@ impl Machine {
             Notice::Stopping => worker.care.stopping(),
             Notice::Extend(by) => worker.care.extend(now, by),
             Notice::Trigger => {
-                let why = "it asked to be restarted";
+                let why = "it requested a restart";
                 self.stop(now, id, self.rules.bounds.stop, why, Some(why.to_owned()));
             }
         }

@@ -25,7 +25,7 @@ use super::{
     protocol::ToWorker,
 };
 use crate::{
-    keep::{Farewell, Holder, Job, JobEnd, Keepers, LeaseTerm, Streams},
+    keep::{ExitHook, Holder, Job, JobEnd, Keepers, LeaseTerm, Streams},
     machine::{News, WorkerId},
 };
 
@@ -57,52 +57,54 @@ pub struct Run {
     pub shared_folder: PathBuf,
     /// How long before the deadline it gets SIGTERM if no renewal came.
     pub warn: Duration,
-    /// How things stand.
-    pub wish: Wish,
+    /// At its start.
+    pub desired: DesiredState,
 }
 
-/// How things stand for a worker. Only the last word counts.
+/// Desired state of a worker; a newer value replaces an older one.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Wish {
+pub struct DesiredState {
     /// Until when it may run.
     pub term: LeaseTerm,
     /// By when it must have ended, whatever renewals come.
     pub bound: Option<BootTime>,
-    /// What its keeper does when the agent is gone.
-    pub farewell: Farewell,
-    /// It is to end, within this time.
+    /// What its keeper runs if the agent dies.
+    pub exit_hook: ExitHook,
+    /// Stop it, within this time.
     pub stop: Option<Duration>,
 }
 
 /// The agent's handle on a run.
 #[derive(Debug)]
 pub struct Host {
-    /// Which run.
+    /// The number of the run.
     pub run: u32,
-    /// How things stand.
-    pub wish: watch::Sender<Wish>,
+    /// Changed by the driver, followed by the run's task.
+    pub desired: watch::Sender<DesiredState>,
     messages: mpsc::Sender<ToWorker>,
     /// The pid of the keeper, once there is one.
     keeper: watch::Receiver<Option<Pid>>,
 }
 
 impl Host {
-    /// Starts a run; what becomes of it is sent to `news`.
+    /// Starts a run, which reports to `news`.
     pub fn start(keepers: &Keepers, run: Run, news: mpsc::Sender<(WorkerId, u32, News)>) -> Self {
-        let (wish, wishes) = watch::channel(run.wish.clone());
+        let (desired, desired_states) = watch::channel(run.desired.clone());
         let (messages, to_tell) = mpsc::channel(MESSAGES_MAX);
         let (tell_keeper, keeper) = watch::channel(None);
-        let (keepers, number) = (keepers.clone(), run.run);
+        let keepers = keepers.clone();
+        let number = run.run;
         tokio::spawn(async move {
-            let (id, number) = (run.id, run.run);
-            let end = host(&keepers, run, wishes, to_tell, tell_keeper, &news).await;
+            let id = run.id;
+            let number = run.run;
+            let end = host(&keepers, run, desired_states, to_tell, tell_keeper, &news).await;
             let end = end.unwrap_or_else(|error| JobEnd::NotStarted(error.to_string()));
             let _ = news.send((id, number, News::Ended(end))).await;
         });
-        Self { run: number, wish, messages, keeper }
+        Self { run: number, desired, messages, keeper }
     }
 
-    /// Tells the worker something; false if it does not read what it was told before.
+    /// Sends a message to the worker; false if earlier messages are still unread.
     pub fn tell(&self, message: ToWorker) -> bool {
         self.messages.try_send(message).is_ok()
     }
@@ -128,7 +130,8 @@ struct Sockets {
 
 impl Sockets {
     fn open(folder: &Path, ours: StdStream) -> io::Result<Self> {
-        let (socket, notify) = (socket_path(folder), notify_path(folder));
+        let socket = socket_path(folder);
+        let notify = notify_path(folder);
         for path in [&socket, &notify] {
             let _ = fs::remove_file(path);
         }
@@ -171,16 +174,17 @@ impl Sockets {
         }
     }
 
-    fn take(&mut self, number: u64, message: Result<super::FromWorker, String>) -> Vec<News> {
-        let is_first = number == INHERITED && !std::mem::replace(&mut self.has_spoken, true);
+    fn take(&mut self, number: u64, message: Result<super::FromWorker, super::MessageError>) -> Vec<News> {
+        let is_first = number == INHERITED && !self.has_spoken;
+        self.has_spoken |= is_first;
         if number != self.link().number {
             return Vec::new();
         }
         let first = is_first.then_some(News::Connected);
         let said = match message {
             Ok(said) => Some(News::Said(said)),
-            Err(message) => {
-                self.link().tell(&ToWorker::Error { message });
+            Err(error) => {
+                self.link().tell(&ToWorker::Error { message: error.to_string() });
                 None
             }
         };
@@ -201,25 +205,25 @@ pub fn notify_path(folder: &Path) -> PathBuf {
 async fn host(
     keepers: &Keepers,
     run: Run,
-    mut wishes: watch::Receiver<Wish>,
+    mut desired_states: watch::Receiver<DesiredState>,
     mut messages: mpsc::Receiver<ToWorker>,
     tell_keeper: watch::Sender<Option<Pid>>,
     news: &mpsc::Sender<(WorkerId, u32, News)>,
 ) -> io::Result<JobEnd> {
     let (ours, theirs) = StdStream::pair()?;
     let mut sockets = Sockets::open(&run.folder, ours)?;
-    let mut wish = run.wish;
+    let mut desired = run.desired;
     let job = Job {
         what: run.name.clone(),
         command: run.command,
         env: run.env,
         env_remove: run.env_remove,
         warn: run.warn,
-        farewell: wish.farewell.clone(),
+        exit_hook: desired.exit_hook.clone(),
         streams: Streams::Own(theirs),
         folder: Some(run.shared_folder),
     };
-    let mut holder = Holder::start(keepers, job, wish.term.clone())?;
+    let mut holder = Holder::start(keepers, job, desired.term.clone())?;
     tell_keeper.send_replace(Some(holder.keeper()));
     let outputs = drain_output(&mut holder, &run.name)?;
     let ended = loop {
@@ -229,19 +233,19 @@ async fn host(
                 Ok(Some(ended)) => break Ok(ended),
                 Err(error) => break Err(error),
             },
-            changed = wishes.changed() => {
+            changed = desired_states.changed() => {
                 if changed.is_err() {
                     // The agent is about to end. The keeper ends everything when its socket closes, and then releases
                     // what the worker had.
                     return Ok(JobEnd::Lost(None));
                 }
-                let next = wishes.borrow_and_update().clone();
-                follow(&mut holder, &wish, &next)?;
-                wish = next;
+                let next = desired_states.borrow_and_update().clone();
+                follow(&mut holder, &desired, &next)?;
+                desired = next;
             }
             Some(message) = messages.recv() => {
                 if !sockets.link().tell(&message) {
-                    tracing::warn!(worker = run.name, "it does not read what it is told");
+                    tracing::warn!(worker = run.name, "worker is not reading its socket; message dropped");
                 }
             }
             all = sockets.next() => {
@@ -259,15 +263,15 @@ async fn host(
 }
 
 /// Tells the keeper what has changed.
-fn follow(holder: &mut Holder, before: &Wish, next: &Wish) -> io::Result<()> {
+fn follow(holder: &mut Holder, before: &DesiredState, next: &DesiredState) -> io::Result<()> {
     if before.bound != next.bound {
         holder.bound(next.bound)?;
     }
     if before.term != next.term {
         holder.extend(next.term.clone())?;
     }
-    if before.farewell != next.farewell {
-        holder.set_farewell(next.farewell.clone())?;
+    if before.exit_hook != next.exit_hook {
+        holder.set_exit_hook(next.exit_hook.clone())?;
     }
     match next.stop {
         Some(grace) if before.stop != next.stop => holder.stop(grace),

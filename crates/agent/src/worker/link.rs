@@ -11,15 +11,15 @@ use tokio::{
     task::JoinHandle,
 };
 
-use super::protocol::{self, FromWorker, Lines, ToWorker};
+use super::protocol::{self, FromWorker, Lines, MessageError, ToWorker};
 
 /// Messages that wait to be read by the worker.
 const UNREAD_MAX: usize = 256;
 /// Messages of the worker's that wait to be taken up; then its writes block.
 pub const HEARD_MAX: usize = 64;
 
-/// What came over a connection: its number, and a message, or what is wrong with it.
-pub type Heard = (u64, Result<FromWorker, String>);
+/// The number of a connection, and a message that it received.
+pub type Heard = (u64, Result<FromWorker, MessageError>);
 
 /// A connection. It ends with this value.
 #[derive(Debug)]
@@ -39,7 +39,7 @@ impl Link {
         Self { number, unread, tasks }
     }
 
-    /// Tells the worker something; false if it does not read what it was told before.
+    /// Sends a message to the worker; false if too many earlier ones are unread.
     pub fn tell(&self, message: &ToWorker) -> bool {
         self.unread.try_send(protocol::line(message)).is_ok()
     }
@@ -54,7 +54,8 @@ impl Drop for Link {
 }
 
 async fn read(number: u64, mut from: OwnedReadHalf, heard: mpsc::Sender<Heard>) {
-    let (mut lines, mut piece) = (Lines::default(), [0; 4096]);
+    let mut lines = Lines::default();
+    let mut piece = [0; 4096];
     while let Ok(count @ 1..) = from.read(&mut piece).await {
         lines.push(&piece[..count]);
         while let Some(line) = lines.next() {

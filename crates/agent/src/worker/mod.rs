@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   supervision  when it is healthy, when it is ended, when it is started again; pure
-//!   protocol     what agent and worker tell each other          notify   the same for programs written for systemd
+//!   protocol     messages between agent and worker              notify   the same for programs written for systemd
 //!   host         one run of it: keeper, sockets (link), output
 //! ```
 
@@ -13,9 +13,9 @@ mod output;
 mod protocol;
 mod supervision;
 
-pub use host::{Host, Run, Wish, notify_path, socket_path};
+pub use host::{DesiredState, Host, Run, notify_path, socket_path};
 pub use notify::Notice;
 #[doc(hidden)] // for the fuzz targets
 pub use protocol::read_in_pieces;
-pub use protocol::{Assignment, FromWorker, LINE_BYTES_MAX, ToWorker};
+pub use protocol::{Assignment, FromWorker, LINE_BYTES_MAX, MessageError, ToWorker};
 pub use supervision::{Bounds, Fault, Next, Protocol, Supervision};

@@ -57,7 +57,8 @@ mod tests {
 
     #[test]
     fn lines_are_bounded_and_none_is_lost() {
-        let (mut cutter, mut told) = (Cutter::default(), Vec::<String>::new());
+        let mut cutter = Cutter::default();
+        let mut told = Vec::<String>::new();
         cutter.push(b"one\ntwo\r\n\nthr", |line| told.push(line.to_owned()));
         cutter.push(b"ee\n\xff", |line| told.push(line.to_owned()));
         cutter.finish(|line| told.push(line.to_owned()));

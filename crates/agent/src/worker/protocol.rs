@@ -1,10 +1,11 @@
-//! What agent and worker tell each other: one JSON document per line, over a Unix socket. `docs/guides/workers.md`
-//! describes it for people who write workers.
+//! The protocol between agent and worker: one JSON document per line, over a Unix socket. `docs/guides/workers.md`
+//! describes it for authors of workers.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use solehold_client::ResourceName;
 use uuid::Uuid;
 
 /// The longest line, either way: a state document has at most 64 KiB, and some of it may be written as `\u0000`.
@@ -12,7 +13,28 @@ pub const LINE_BYTES_MAX: usize = 512 << 10;
 /// How much of a line that is not understood is shown.
 const SHOWN_CHARS_MAX: usize = 60;
 
-/// What a worker is to work on.
+/// Why a message of a worker is rejected. The worker receives the text in an `error` message.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum MessageError {
+    #[error("{shown} is not a JSON document on one line: {why}; write as in {{\"type\":\"ready\"}}")]
+    NotJson { shown: String, why: String },
+    #[error("{shown} was not understood: {why}")]
+    NotUnderstood { shown: String, why: String },
+    #[error("a line of more than {} bytes was skipped", LINE_BYTES_MAX)]
+    TooLong,
+    #[error("state: name the resource, since this worker has several")]
+    ResourceMissing,
+    #[error("state: this worker does not work on {0}")]
+    NotAssigned(String),
+    #[error("state: {0} is not held any more")]
+    NotHeld(ResourceName),
+    #[error("drained: no revoke with the id {0:?} is open")]
+    NoRevoke(String),
+    #[error("prepared: no prepare with the id {0:?} is open")]
+    NoPrepare(String),
+}
+
+/// An assignment of a resource to a worker.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Assignment {
     /// As `KIND/KEY`.
@@ -30,8 +52,8 @@ pub struct Assignment {
     pub sequence: Option<u64>,
     /// The configuration of the resource, if there is one.
     pub config: Option<Value>,
-    /// Until when nobody else works on it, in milliseconds of `CLOCK_BOOTTIME`. It moves with every renewal; the file
-    /// that `SOLEHOLD_LEASE_FILE` names always has the last one.
+    /// Until when no other holder works on it, in milliseconds of `CLOCK_BOOTTIME`. It moves with every renewal; the
+    /// file that `SOLEHOLD_LEASE_FILE` names always has the last one.
     pub deadline_boottime_ms: u64,
 }
 
@@ -117,16 +139,16 @@ pub enum FromWorker {
     },
 }
 
-/// Reads a line of a worker's; the error is told to the worker.
-pub fn read(line: &[u8]) -> Result<FromWorker, String> {
+/// Reads a line from a worker.
+pub fn read(line: &[u8]) -> Result<FromWorker, MessageError> {
     let shown = || {
         let text: String = String::from_utf8_lossy(line).trim().chars().take(SHOWN_CHARS_MAX).collect();
         format!("{text:?}")
     };
-    let value: Value = serde_json::from_slice(line).map_err(|error| {
-        format!("{} is not a JSON document on one line: {error}; write as in {{\"type\":\"ready\"}}", shown())
-    })?;
-    serde_json::from_value(value).map_err(|error| format!("{} was not understood: {error}", shown()))
+    let value: Value = serde_json::from_slice(line)
+        .map_err(|error| MessageError::NotJson { shown: shown(), why: error.to_string() })?;
+    serde_json::from_value(value)
+        .map_err(|error| MessageError::NotUnderstood { shown: shown(), why: error.to_string() })
 }
 
 /// The messages in bytes that arrive in pieces of `size`; none for a line that is no message.
@@ -150,7 +172,7 @@ pub fn line(message: &ToWorker) -> Vec<u8> {
     line
 }
 
-/// Takes whole lines out of what came, and says when one is too long.
+/// Splits received bytes into lines, and rejects lines that are too long.
 #[derive(Debug, Default)]
 pub struct Lines {
     bytes: Vec<u8>,
@@ -159,13 +181,13 @@ pub struct Lines {
 }
 
 impl Lines {
-    /// What came.
+    /// Appends received bytes.
     pub fn push(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// The next line, or what is wrong with it; none if it is not whole yet.
-    pub fn next(&mut self) -> Option<Result<Vec<u8>, String>> {
+    /// The next line; none if it is not complete yet.
+    pub fn next(&mut self) -> Option<Result<Vec<u8>, MessageError>> {
         loop {
             let end = self.bytes.iter().position(|byte| *byte == b'\n');
             let is_long = end.unwrap_or(self.bytes.len()) > LINE_BYTES_MAX;
@@ -174,24 +196,23 @@ impl Lines {
                     return None;
                 }
                 self.bytes.clear();
-                return (!std::mem::replace(&mut self.is_skipping, true)).then(too_long);
+                // Reported once per line.
+                let is_new = !self.is_skipping;
+                self.is_skipping = true;
+                return is_new.then_some(Err(MessageError::TooLong));
             };
             let line: Vec<u8> = self.bytes.drain(..=end).collect();
             if std::mem::take(&mut self.is_skipping) {
                 continue;
             }
             if is_long {
-                return Some(too_long());
+                return Some(Err(MessageError::TooLong));
             }
             if !line.trim_ascii().is_empty() {
                 return Some(Ok(line));
             }
         }
     }
-}
-
-fn too_long() -> Result<Vec<u8>, String> {
-    Err(format!("a line of more than {LINE_BYTES_MAX} bytes was skipped"))
 }
 
 #[cfg(test)]
@@ -201,7 +222,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_workers_say_is_read() {
+    fn messages_of_workers_are_read() {
         let good = |text: &str| read(text.as_bytes()).expect("good");
         assert_eq!(good(r#"{"type":"ready"}"#), FromWorker::Ready {});
         assert_eq!(good(r#"{"type":"prepared","id":"h1"}"#), FromWorker::Prepared { id: "h1".into() });
@@ -218,8 +239,8 @@ mod tests {
     }
 
     #[test]
-    fn rubbish_is_told_in_words_that_help() {
-        let told = |text: &str| read(text.as_bytes()).expect_err("rubbish");
+    fn an_invalid_message_is_explained() {
+        let told = |text: &str| read(text.as_bytes()).expect_err("invalid").to_string();
         assert!(
             told("hello\n").starts_with(r#""hello" is not a JSON document on one line"#),
             "{}",

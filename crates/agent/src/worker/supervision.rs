@@ -55,7 +55,7 @@ pub enum Fault {
     #[error("it sent no heartbeat for {}", humantime::format_duration(*.0))]
     Silent(Duration),
     /// It asked for it.
-    #[error("it asked to be restarted")]
+    #[error("it requested a restart")]
     Asked,
 }
 

@@ -39,7 +39,8 @@ pub async fn run(args: AgentArgs, server: &ServerArgs, global: &GlobalArgs) -> C
         output::note(format!("note: {remark}"));
     }
     if args.check {
-        let (worker, shown) = (&settings.worker, humantime::format_duration);
+        let worker = &settings.worker;
+        let shown = humantime::format_duration;
         let source = match &settings.source {
             Source::Assigned => "what the server assigns".to_owned(),
             Source::Static(resources) => format!("{} resources of its own", resources.len()),

@@ -5,7 +5,7 @@ use std::{ffi::OsString, time::Duration};
 use clap::Args;
 use nix::sys::signal::Signal as SignalName;
 use rustix::process::getpid;
-use solehold_agent::keep::{self, Farewell, Job, JobEnd, SignalStream, Streams};
+use solehold_agent::keep::{self, ExitHook, Job, JobEnd, SignalStream, Streams};
 use solehold_api::problem::ErrorCode;
 use solehold_client::{LOCK_KIND, Lost, Policy};
 use solehold_core::key::{Name, SessionId};
@@ -68,8 +68,8 @@ struct HoldArgs {
     /// Time to wait for a server that cannot be reached yet [default: 0s]
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     wait_server: Option<Duration>,
-    /// What to do when renewals fail: `immediate` stops the command at the first failure, `deadline` at the deadline, and
-    /// `grace=TIME` at TIME after the deadline, for work whose every output goes through a gate
+    /// What to do when renewals fail: `immediate` stops the command at the first failure, `deadline` at the deadline,
+    /// and `grace=TIME` at TIME after the deadline, for work whose every output goes through a gate
     #[arg(long, default_value = "deadline", value_parser = hold::policy)]
     policy: Policy,
     /// How long before the deadline to send SIGTERM if there was no renewal [default: a sixth of the ttl, at most 10s]
@@ -144,7 +144,7 @@ async fn hold_and_run(resource: ResourceArg, args: HoldArgs, server: &ServerArgs
         // What an outer `run` told is not for this command.
         env_remove: GIVEN.map(str::to_owned).to_vec(),
         warn: terms.warn,
-        farewell: Farewell {
+        exit_hook: ExitHook {
             commands: session.id().map(close_session).into_iter().collect(),
             servers: server.urls()?.iter().map(ToString::to_string).collect(),
             env: server.variables(),

@@ -48,8 +48,8 @@ pub struct ServeArgs {
     /// PEM file of the private key of the certificate [env: SOLEHOLD_TLS_KEY]
     #[arg(long, value_name = "FILE")]
     tls_key: Option<PathBuf>,
-    /// PEM file of authorities whose client certificates are accepted instead of keys; see `admin key create --certificate`
-    /// [env: SOLEHOLD_TLS_CLIENT_CA]
+    /// PEM file of authorities whose client certificates are accepted instead of keys; see `admin key create
+    /// --certificate` [env: SOLEHOLD_TLS_CLIENT_CA]
     #[arg(long, value_name = "FILE")]
     tls_client_ca: Option<PathBuf>,
     /// Require a key for /metrics, too [env: SOLEHOLD_GUARD_METRICS]
@@ -130,7 +130,9 @@ async fn check(settings: &Settings, what: Check) -> CommandResult {
         let found = match what {
             Check::Config => String::new(),
             Check::Connect => {
-                let failed = |why| CommandError::new(ErrorCode::Unavailable, unreachable(relay, why));
+                let failed = |why: relays::RelayError| {
+                    CommandError::new(ErrorCode::Unavailable, unreachable(relay, why.to_string()))
+                };
                 format!(", {}", relays::check(relay).await.map_err(failed)?)
             }
         };

@@ -151,7 +151,7 @@ impl TryFrom<RelayText> for RelayLayer {
             template
                 .map(|template| Topic::new(template, style))
                 .transpose()
-                .map_err(|what| text.fault(what))?;
+                .map_err(|what| text.fault(what.to_string()))?;
         }
         let exchange = text.rabbitmq.as_ref().and_then(|to| to.exchange.as_deref());
         if exchange.is_some_and(|name| name.is_empty() || name.len() > 200 || name.starts_with("amq.")) {
@@ -207,14 +207,14 @@ impl RelayLayer {
             let mut config = RabbitMqConfig::new(url);
             config.exchange = to.exchange.clone().unwrap_or(config.exchange);
             if let Some(template) = &to.routing_key {
-                config.routing_key = Topic::new(template, Style::Words)?;
+                config.routing_key = Topic::new(template, Style::Words).map_err(|error| error.to_string())?;
             }
             return Ok(DestinationConfig::RabbitMq(config));
         }
         if let Some(to) = mqtt {
             let mut config = MqttConfig::new(url);
             if let Some(template) = &to.topic {
-                config.topic = Topic::new(template, Style::Levels)?;
+                config.topic = Topic::new(template, Style::Levels).map_err(|error| error.to_string())?;
             }
             return Ok(DestinationConfig::Mqtt(config));
         }

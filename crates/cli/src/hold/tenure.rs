@@ -2,7 +2,7 @@
 
 use std::{str::FromStr, sync::Arc, time::Duration};
 
-use solehold_agent::keep::{LeaseTerm, Standing};
+use solehold_agent::keep::{LeaseStatus, LeaseTerm};
 use solehold_api::problem::{ErrorCode, Problem};
 use solehold_client::{
     AcquireError, Authority, AuthorityError, ClientSession, Contact, Guard, Http, Lost, Obstacle, OpenError,
@@ -222,7 +222,7 @@ impl Terms {
 pub struct Tenure {
     terms: Terms,
     session: ClientSession,
-    standing: watch::Receiver<Standing>,
+    standing: watch::Receiver<LeaseStatus>,
     stop: oneshot::Sender<()>,
     following: JoinHandle<(Guard, Option<Lost>)>,
 }
@@ -231,14 +231,14 @@ impl Tenure {
     /// Follows what becomes of a lease.
     pub fn new(terms: Terms, session: ClientSession, guard: Guard) -> Self {
         let (tell, standing) =
-            watch::channel(Standing { lasting: terms.lasting(&guard), lost: None, is_asked_for: false });
+            watch::channel(LeaseStatus { lasting: terms.lasting(&guard), lost: None, is_asked_for: false });
         let (stop, stopped) = oneshot::channel();
         let following = tokio::spawn(follow(terms.clone(), session.contact(), guard, tell, stopped));
         Self { terms, session, standing, stop, following }
     }
 
     /// How the lease stands, now and later.
-    pub fn standing(&self) -> watch::Receiver<Standing> {
+    pub fn standing(&self) -> watch::Receiver<LeaseStatus> {
         self.standing.clone()
     }
 
@@ -268,7 +268,7 @@ async fn follow(
     terms: Terms,
     mut contact: watch::Receiver<Contact>,
     guard: Guard,
-    tell: watch::Sender<Standing>,
+    tell: watch::Sender<LeaseStatus>,
     mut stopped: oneshot::Receiver<()>,
 ) -> (Guard, Option<Lost>) {
     let every = (terms.ttl / LOOKS_IN_TTL).clamp(LOOK_EVERY_MIN, LOOK_EVERY_MAX);

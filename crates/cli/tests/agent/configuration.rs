@@ -65,7 +65,7 @@ async fn a_new_configuration_is_followed_without_losing_a_lease() -> Result<()> 
     agent.logs("runner_id cannot change while the agent runs").await?;
     let next = before.replace(server.url(), &format!("http://{}", proxy.addr()));
     agent.configure(&next.replace("[job/a]", "[job/a, job/b]"))?;
-    agent.logs("the new configuration is in force").await?;
+    agent.logs("configuration reloaded").await?;
     held_by(&server, "job/b", "first").await?;
     assert_eq!(agent.status().await?["resources"][0]["token"], token, "the lease stayed");
     // What it asks now is the new address: without it, the leases run out.

@@ -106,7 +106,8 @@ async fn check_events(server: &Solehold) -> Result<()> {
 }
 
 async fn crash(step: Step, kills_next: bool) -> Result<()> {
-    let (server, folder) = (server().start().await?, TempDir::new()?);
+    let server = server().start().await?;
+    let folder = TempDir::new()?;
     let gate = folder.path().join("go");
     let gate_text = gate.to_string_lossy();
     let here = |is_next: bool| if step.is_of_next() == is_next { step.name() } else { "nowhere" };

@@ -65,7 +65,7 @@ async fn sigterm_drains_within_the_budget_and_nothing_waits_for_a_ttl() -> Resul
     let took = agent.drained().await?;
     assert!(took < Duration::from_secs(6), "stubborn workers are killed in parallel: {took:?}");
     assert_eq!(holder(&server, "job/b").await?, None);
-    assert_eq!(agent.logged("releasing"), 3);
+    assert_eq!(agent.logged("releasing lease"), 3);
     Ok(())
 }
 

@@ -45,7 +45,7 @@ async fn a_crash_loop_goes_to_another_runner_with_the_reason() -> Result<()> {
     let good = Agent::start(&server, "good", ONE, &script("sleep 600")).await?;
     held_by(&server, "job/a", "good").await?;
     good.runs("sleep", 1).await?;
-    assert_eq!(broken.logged("starting a worker"), 3);
+    assert_eq!(broken.logged("starting worker"), 3);
     broken.drained().await?;
     good.drained().await?;
     Ok(())
@@ -70,7 +70,7 @@ async fn a_worker_without_heartbeats_is_restarted() -> Result<()> {
     let worker = format!("{}  watchdog_seconds: 0.5\n", python("say(type='ready')\ntime.sleep(600)"));
     let agent = Agent::start(&server, "first", ONE, &worker).await?;
     agent.logs("it sent no heartbeat for 500ms").await?;
-    wait_for("another run", SOON, async || agent.logged("starting a worker") >= 2).await?;
+    wait_for("another run", SOON, async || agent.logged("starting worker") >= 2).await?;
     agent.drained().await?;
     Ok(())
 }

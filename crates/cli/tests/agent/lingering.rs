@@ -14,7 +14,8 @@ use crate::{
 /// Nothing is released before it has ended.
 #[tokio::test]
 async fn a_drain_releases_nothing_that_is_still_worked_on() -> Result<()> {
-    let (server, folder) = (server().start().await?, TempDir::new()?);
+    let server = server().start().await?;
+    let folder = TempDir::new()?;
     let written = folder.path().join("written");
     let worker = serde_json::to_string(&format!(
         r#"
@@ -38,7 +39,7 @@ with open("{}-" + os.environ["SOLEHOLD_RESOURCE"].replace("/", "-"), "w") as fil
     wait_for("the work", SOON, async || written.exists()).await?;
     let before = agent.configuration()?;
     agent.configure(&before.replace("[job/a]", "[job/b]"))?;
-    agent.logs("stopping a worker").await?;
+    agent.logs("stopping worker").await?;
     agent.drained().await?;
     let last_write: f64 = fs::read_to_string(&written)?.parse()?;
     let history = ask(&server, "lease history job/a --json").await?.json()?;
@@ -56,7 +57,8 @@ with open("{}-" + os.environ["SOLEHOLD_RESOURCE"].replace("/", "-"), "w") as fil
 #[tokio::test]
 async fn a_stopped_server_does_not_keep_a_killed_agent_s_leases() -> Result<()> {
     let url = Postgres::shared().await?.create_database("agent").await?;
-    let (stopped, other) = (server().engine(&url).start().await?, server().engine(&url).start().await?);
+    let stopped = server().engine(&url).start().await?;
+    let other = server().engine(&url).start().await?;
     let servers = format!("[{}, {}]", stopped.url(), other.url());
     let top = "placement: assigned\nmax_resources_per_worker: 1\nlease_ttl_seconds: 300\nheartbeat_interval_seconds: 1";
     ask(&other, "resource put job/a").await?.good()?;

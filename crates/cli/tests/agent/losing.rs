@@ -16,7 +16,8 @@ use crate::{
 async fn send(server: &Solehold, method: Method, path: &str, body: &Value) -> Result<Value> {
     let url = format!("{}/api/v1{path}", server.url());
     let answer = reqwest::Client::new().request(method, url).json(body).send().await?;
-    let (status, text) = (answer.status(), answer.text().await?);
+    let status = answer.status();
+    let text = answer.text().await?;
     ensure!(status.is_success(), "{path}: {text}");
     Ok(serde_json::from_str(&text).unwrap_or_default())
 }
@@ -107,7 +108,8 @@ while True:
 /// The worker takes longer than the next holder waits. Releasing then would leave the resource to nobody.
 #[tokio::test]
 async fn a_hand_over_that_has_lapsed_leaves_the_work_where_it_is() -> Result<()> {
-    let (server, folder) = (server().start().await?, TempDir::new()?);
+    let server = server().start().await?;
+    let folder = TempDir::new()?;
     let gate = folder.path().join("go");
     let worker = python(&format!(
         r#"

@@ -53,7 +53,8 @@ impl Operator {
             asked = asked.json(&body);
         }
         let answer = asked.send().await?;
-        let (status, text) = (answer.status(), answer.text().await?);
+        let status = answer.status();
+        let text = answer.text().await?;
         ensure!(status.is_success(), "{path}: {text}");
         Ok(serde_json::from_str(&text).unwrap_or_default())
     }
@@ -168,7 +169,7 @@ async fn what_an_operator_hands_over_is_worked_on_or_released() -> Result<()> {
     lease(ask.clone(), Method::POST).await?;
     operator.send(Method::POST, "/resources/job/0/handover", json!({"to": "chosen"})).await?;
     lease(proof.clone(), Method::DELETE).await?;
-    chosen.logs("it was handed over to this runner").await?;
+    chosen.logs("adopting a lease that was handed over to this runner").await?;
     chosen.logs("job/0 token ").await?;
     operator.hold(&[("chosen", 1)]).await?;
     chosen.drained().await?;
@@ -181,7 +182,7 @@ async fn what_an_operator_hands_over_is_worked_on_or_released() -> Result<()> {
     lease(ask, Method::POST).await?;
     operator.send(Method::POST, "/resources/job/0/handover", json!({"to": "fixed"})).await?;
     lease(proof, Method::DELETE).await?;
-    fixed.logs("releasing").await?;
+    fixed.logs("releasing lease").await?;
     operator.hold(&[("fixed", 1)]).await?;
     fixed.drained().await?;
     Ok(())
@@ -204,16 +205,16 @@ async fn with_grace_the_work_goes_on_under_the_token_that_it_is_won_back_with() 
     let through =
         agent.configuration()?.replace(operator.server.url(), &format!("http://{}", network.addr()));
     agent.configure(&through)?;
-    agent.logs("the new configuration is in force").await?;
+    agent.logs("configuration reloaded").await?;
     network.cut().await;
     operator.hold(&[]).await?;
     network.restore().await?;
-    agent.logs("won back").await?;
+    agent.logs("reclaimed an expired lease").await?;
     operator.hold(&[("first", 1)]).await?;
     let after = agent.status().await?["resources"][0]["token"].clone();
     assert!(after.as_u64() > before.as_u64(), "{before} {after}");
     agent.logs(&format!("job/0 token {after} ")).await?;
-    assert_eq!(agent.logged("starting a worker"), 1, "the worker was not restarted");
+    assert_eq!(agent.logged("starting worker"), 1, "the worker was not restarted");
     agent.drained().await?;
     Ok(())
 }

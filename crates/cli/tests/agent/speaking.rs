@@ -163,7 +163,7 @@ while True:
     agent.logs("assign rate 1").await?;
     ask(&server, "resource put job/a --attribute rate=2").await?.good()?;
     agent.logs("config rate 2").await?;
-    assert_eq!(agent.logged("starting a worker"), 1);
+    assert_eq!(agent.logged("starting worker"), 1);
     agent.drained().await?;
     Ok(())
 }

@@ -52,7 +52,8 @@ impl Agent {
 
     /// The same, with one server or a list of several as the file says it.
     pub async fn start_at(servers: &str, name: &str, top: &str, worker: &str) -> Result<Self> {
-        let (folder, metrics_port) = (TempDir::new()?, free_port()?);
+        let folder = TempDir::new()?;
+        let metrics_port = free_port()?;
         let text = format!(
             "runner_id: {name}\nserver: {servers}\nmetrics_port: {metrics_port}\n{top}\nworker:\n{worker}"
         );

@@ -93,8 +93,8 @@ async fn a_paused_gate_is_taken_over_and_does_not_fight_its_successor() -> Resul
     }
     world.inbox.has_all("gated/", 0..200).await?;
     first.measures("shards", |count| count == 0.0).await?;
-    let (of_first, of_second) =
-        (first.measured("connects_total").await?, second.measured("connects_total").await?);
+    let of_first = first.measured("connects_total").await?;
+    let of_second = second.measured("connects_total").await?;
     println!("the first gate connected {of_first} times, the second {of_second} times");
     ensure!(of_first <= 2.0 && of_second <= 2.0, "they fight: {of_first} and {of_second}");
     // The other way round, politely.

@@ -25,7 +25,8 @@ struct Guarded {
 impl Guarded {
     /// `may` says what the gate's user may do.
     async fn start(may: &str) -> Result<Self> {
-        let (tls_port, mut place) = (free_port()?, PathBuf::new());
+        let tls_port = free_port()?;
+        let mut place = PathBuf::new();
         let broker = Mosquitto::configured(|folder, port| {
             place = folder.to_owned();
             certificate(folder)?;
@@ -81,12 +82,14 @@ const ALL: &str = "topic read plant/#\ntopic readwrite gated/#\ntopic readwrite 
 
 #[tokio::test]
 async fn the_gate_logs_in_over_tls() -> Result<()> {
-    let (guarded, server) = (Guarded::start(ALL).await?, Server::start().await?);
+    let guarded = Guarded::start(ALL).await?;
+    let server = Server::start().await?;
     let token = server.acquire("a").await?;
     let port = guarded.broker.port();
     let (inbox, _task) = subscribe_as("consumer", port, &["gated/#"], Some(("consumer", "c"))).await?;
     let publisher = Publisher::logged_in(port, Some(("tracker", "t")));
-    let (ca, password) = (guarded.file("cert.pem")?, guarded.file("password")?);
+    let ca = guarded.file("cert.pem")?;
+    let password = guarded.file("password")?;
     let more = ["--broker-ca", &ca, "--broker-password-file", &password];
     let gate = Gate::flowing(&server, &guarded.url("gate"), &more).await?;
     publisher.position("a", 0, token).await?;
@@ -102,7 +105,8 @@ async fn the_gate_logs_in_over_tls() -> Result<()> {
 
 #[tokio::test]
 async fn a_gate_that_may_not_log_in_or_publish_says_so_and_takes_nothing_off_the_queue() -> Result<()> {
-    let (guarded, server) = (Guarded::start("topic read plant/#").await?, Server::start().await?);
+    let guarded = Guarded::start("topic read plant/#").await?;
+    let server = Server::start().await?;
     let ca = guarded.file("cert.pem")?;
     let says = async |gate: &Gate, words: &str| {
         let said = async || gate.text("/readyz").await.is_ok_and(|text| text.contains(words));

@@ -41,13 +41,16 @@ async fn work_off(count: usize, more: &[&str]) -> Result<()> {
     Publisher::flood(broker.port(), &keys, count).await?;
     let gate = Gate::start(&server, &broker.url(), more).await?;
     gate.measures("messages_passed_total", |passed| passed > 0.0).await?;
-    let (gate_pid, broker_pid) = (gate.program.pid()?, broker.pid()?);
-    let (before, began) = ((cpu_seconds(gate_pid)?, cpu_seconds(broker_pid)?), Instant::now());
+    let gate_pid = gate.program.pid()?;
+    let broker_pid = broker.pid()?;
+    let before = (cpu_seconds(gate_pid)?, cpu_seconds(broker_pid)?);
+    let began = Instant::now();
     let first = gate.measured("messages_passed_total").await?;
     let passed =
         async || gate.measured("messages_passed_total").await.ok().filter(|passed| *passed >= count as f64);
     let passed = wait_for("the backlog to be worked off", PATIENCE * 5, passed).await? - first;
-    let (took, after) = (began.elapsed().as_secs_f64(), (cpu_seconds(gate_pid)?, cpu_seconds(broker_pid)?));
+    let took = began.elapsed().as_secs_f64();
+    let after = (cpu_seconds(gate_pid)?, cpu_seconds(broker_pid)?);
     let each = |seconds: f64| seconds / passed.max(1.0) * 1e6;
     println!(
         "{passed} messages in {took:.2} s: {:.0} per second; processor time per message: gate {:.1} µs, broker {:.1} µs",

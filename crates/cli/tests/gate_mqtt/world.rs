@@ -262,7 +262,8 @@ impl Publisher {
         let mut options = options(port, "flood", None);
         options.set_inflight(1_000).set_max_request_batch(128);
         let (client, mut events) = AsyncClient::builder(options).capacity(1_000).build();
-        let (mut given, mut confirmed) = (0, 0);
+        let mut given = 0;
+        let mut confirmed = 0;
         while confirmed < count {
             while given < count && given - confirmed < 1_000 {
                 let (key, token) = &keys[given % keys.len()];
@@ -310,7 +311,8 @@ pub struct World {
 
 impl World {
     pub async fn new() -> Result<Self> {
-        let (broker, server) = (Mosquitto::start().await?, Server::start().await?);
+        let broker = Mosquitto::start().await?;
+        let server = Server::start().await?;
         let (inbox, _consumer) =
             subscribe_as("consumer", broker.port(), &["gated/#", "dead/#"], None).await?;
         let publisher = Publisher::new(broker.port());

@@ -34,8 +34,8 @@ async fn connect(url: &str) -> Result<(Connection, Channel)> {
 
 /// A durable queue that gets what is published under these routing keys.
 async fn bind(channel: &Channel, queue: &str, routing_keys: &[&str]) -> Result<()> {
-    let (durable, none) =
-        (ExchangeDeclareOptions { durable: true, ..Default::default() }, FieldTable::default());
+    let durable = ExchangeDeclareOptions { durable: true, ..Default::default() };
+    let none = FieldTable::default();
     channel.exchange_declare(EXCHANGE.into(), ExchangeKind::Topic, durable, none.clone()).await?;
     channel.queue_declare(queue.into(), QueueDeclareOptions::durable(), none.clone()).await?;
     for key in routing_keys {
@@ -54,9 +54,11 @@ struct Consumer {
 
 impl Consumer {
     fn of(url: String, queue: &'static str) -> Self {
-        let (inbox, last) = (Inbox::default(), Arc::default());
+        let inbox = Inbox::default();
+        let last = Arc::default();
         let mut task = JoinSet::new();
-        let (to, kept) = (inbox.clone(), Arc::clone(&last));
+        let to = inbox.clone();
+        let kept = Arc::clone(&last);
         task.spawn(async move {
             loop {
                 // It ends when the broker does, and begins again.
@@ -73,7 +75,8 @@ impl Consumer {
 
 async fn consume(url: &str, queue: &str, inbox: &Inbox, last: &Mutex<Option<Delivery>>) -> Result<()> {
     let (_connection, channel) = connect(url).await?;
-    let (options, none) = (BasicConsumeOptions::default(), FieldTable::default());
+    let options = BasicConsumeOptions::default();
+    let none = FieldTable::default();
     let mut deliveries = channel.basic_consume(queue.into(), "test".into(), options, none).await?;
     while let Some(delivery) = deliveries.next().await {
         let delivery = delivery?;
@@ -127,7 +130,8 @@ async fn rabbitmq_gets_everything_across_kills_of_both_sides() -> Result<()> {
 
 fn is_as_documented(delivery: &Delivery) -> Result<()> {
     let body: Value = serde_json::from_slice(&delivery.data)?;
-    let (key, event) = (body["key"].as_str(), body["event_type"].as_str());
+    let key = body["key"].as_str();
+    let event = body["event_type"].as_str();
     let routing_key =
         format!("leases.default.-.job.{}.{}", key.unwrap_or_default(), event.unwrap_or_default());
     assert_eq!(delivery.routing_key.as_str(), routing_key);

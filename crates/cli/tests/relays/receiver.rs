@@ -158,7 +158,9 @@ async fn converse(stream: TcpStream, state: &State) -> Result<()> {
 
 /// One request: its signature, the id in its header, and its body.
 async fn read(stream: &mut BufReader<TcpStream>) -> Result<Option<(String, String, Vec<u8>)>> {
-    let (mut signature, mut id, mut length) = (String::new(), String::new(), 0);
+    let mut signature = String::new();
+    let mut id = String::new();
+    let mut length = 0;
     loop {
         let mut line = String::new();
         if stream.read_line(&mut line).await? == 0 {

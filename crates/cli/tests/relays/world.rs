@@ -110,7 +110,8 @@ impl Api {
         let lease = format!("{}/api/v1/resources/job/{key}/lease", self.url);
         let ask = json!({ "holder": "ann", "ttl_ms": 60_000 });
         let answer = self.client.post(&lease).json(&ask).send().await?;
-        let (status, granted) = (answer.status(), answer.json::<Value>().await?);
+        let status = answer.status();
+        let granted = answer.json::<Value>().await?;
         ensure!(status.is_success(), "{key} was not acquired: {granted}");
         let proof = json!({ "token": granted["token"] });
         let answer = self.client.delete(&lease).json(&proof).send().await?;

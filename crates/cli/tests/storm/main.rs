@@ -48,7 +48,7 @@ const RECOVERS_WITHIN: Duration = Duration::from_secs(90);
 /// How long an agent tries to release a lease.
 const RELEASE_MAX: Duration = Duration::from_secs(10);
 /// What an agent logs that has tried to release a lease for a while.
-const GIVES_UP: &str = ": it runs out by itself";
+const GIVES_UP: &str = "; it expires after its ttl";
 
 #[derive(Debug, Clone, Copy)]
 enum Fault {

@@ -127,14 +127,18 @@ impl ClusterConfig {
             return bad(format!("cluster.node_id {why}"));
         }
         let locks = &self.session_locks;
-        let (least, most) = (Duration::from_millis(TTL_MS_MIN), Duration::from_millis(TTL_MS_MAX));
+        let least = Duration::from_millis(TTL_MS_MIN);
+        let most = Duration::from_millis(TTL_MS_MAX);
         let shown = humantime::format_duration;
         if locks.ttl < least || locks.ttl > most {
-            let (ttl, least, most) = (shown(locks.ttl), shown(least), shown(most));
+            let ttl = shown(locks.ttl);
+            let least = shown(least);
+            let most = shown(most);
             return bad(format!("cluster.session_locks.ttl is {ttl}; it must be {least} to {most}"));
         }
         if locks.refresh_interval * 2 >= locks.ttl {
-            let (every, ttl) = (shown(locks.refresh_interval), shown(locks.ttl));
+            let every = shown(locks.refresh_interval);
+            let ttl = shown(locks.ttl);
             return bad(format!(
                 "cluster.session_locks.refresh_interval is {every}, which is not below half of the ttl, {ttl}: a renewal \
                  that fails could not be repeated in time; set it below {}",
@@ -219,7 +223,8 @@ mod tests {
     #[test]
     fn a_node_has_a_name_of_its_own() {
         let config = ClusterConfig::default();
-        let (one, two) = (config.node_id_or(1 << 20), config.node_id_or(2 << 20));
+        let one = config.node_id_or(1 << 20);
+        let two = config.node_id_or(2 << 20);
         assert_ne!(one, two);
         assert!(Name::new(&one).is_ok());
         let named = ClusterConfig { node_id: Some("gateway-1".to_owned()), ..config };

@@ -1,7 +1,7 @@
-//! Why a gateway does not start, or does not lock a session.
+//! Why a gateway does not start.
 
 use super::config::ConfigError;
-use crate::session::{AcquireError, OpenError};
+use crate::session::OpenError;
 
 /// Why a gateway does not start.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -22,33 +22,7 @@ pub enum ClusterError {
     /// No session could be opened.
     #[error(transparent)]
     Open(#[from] OpenError),
-    /// The authority did not say whether there is another.
-    #[error("it is not known whether another gateway runs on this database: {0}")]
+    /// The authority did not answer whether there is another.
+    #[error("cannot tell whether another gateway runs on this database: {0}")]
     Unknown(String),
-}
-
-/// Why a session is not locked.
-#[derive(Debug, thiserror::Error)]
-pub enum LockSessionError {
-    /// The lock was not acquired.
-    #[error(transparent)]
-    Lock(#[from] AcquireError),
-    /// The row of the old table was not.
-    #[cfg(feature = "legacy")]
-    #[error(transparent)]
-    Legacy(#[from] LegacyError),
-}
-
-/// Why a row was not taken.
-#[cfg(feature = "legacy")]
-#[derive(Debug, thiserror::Error)]
-#[error("the old table session_locks: {0}")]
-pub struct LegacyError(pub(super) String);
-
-#[cfg(feature = "legacy")]
-impl From<tokio_postgres::Error> for LegacyError {
-    fn from(error: tokio_postgres::Error) -> Self {
-        // What the server says, or what went wrong with it; never the connection string.
-        Self(error.as_db_error().map_or_else(|| error.to_string(), |error| error.message().to_owned()))
-    }
 }

@@ -2,8 +2,6 @@
 
 mod config;
 mod error;
-#[cfg(feature = "legacy")]
-mod legacy;
 
 use std::{sync::Arc, time::Duration};
 
@@ -14,10 +12,8 @@ use solehold_core::route;
 
 pub use self::{
     config::{ClusterConfig, ConfigError, SessionLocksConfig},
-    error::{ClusterError, LockSessionError},
+    error::ClusterError,
 };
-#[cfg(feature = "legacy")]
-pub use self::{error::LegacyError, legacy::LegacyTable};
 use crate::{
     authority::{Authority, AuthorityError, Metrics, Node},
     clock::BootTime,
@@ -61,8 +57,6 @@ pub struct Cluster {
     alone: Option<Guard>,
     warnings: Vec<String>,
     seen: Mutex<Option<(BootTime, Arc<[Node]>)>>,
-    #[cfg(feature = "legacy")]
-    legacy: Option<LegacyTable>,
 }
 
 impl Cluster {
@@ -97,9 +91,10 @@ impl Cluster {
             tracing::warn!(node_id, "{warning}");
         }
         let locks = config.lock_config();
-        let (ttl, every) = match config.enabled && config.session_locks.enabled {
-            true => (locks.ttl, Some(locks.refresh_interval)),
-            false => (ALONE_TTL, None),
+        let (ttl, every) = if config.enabled && config.session_locks.enabled {
+            (locks.ttl, Some(locks.refresh_interval))
+        } else {
+            (ALONE_TTL, None)
         };
         let metrics = announced(&Metrics::new());
         let session = SessionConfig { ttl, every, metrics, ..SessionConfig::new(&node_id) };
@@ -107,36 +102,12 @@ impl Cluster {
             refuse_beside(&*authority, &node_id, &config).await?;
         }
         let session = ClientSession::open_in(surroundings, authority, session).await?;
-        let alone = match may_be_only_one(&config) {
-            true => Some(take_gateway_lock(&session, &config).await?),
-            false => None,
-        };
+        let alone =
+            if may_be_only_one(&config) { Some(take_gateway_lock(&session, &config).await?) } else { None };
         let locks = (config.enabled && config.session_locks.enabled)
             .then(|| Locks::over(session.clone(), config.lock_config()));
-        tracing::info!(
-            node_id,
-            cluster = config.enabled,
-            session_locks = locks.is_some(),
-            "the gateway starts"
-        );
-        Ok(Self {
-            config,
-            node_id,
-            session,
-            locks,
-            alone,
-            warnings,
-            seen: Mutex::default(),
-            #[cfg(feature = "legacy")]
-            legacy: None,
-        })
-    }
-
-    /// Also locks sessions in the table that gateways had before, while a fleet moves over.
-    #[cfg(feature = "legacy")]
-    #[must_use]
-    pub fn with_legacy(self, table: LegacyTable) -> Self {
-        Self { legacy: Some(table), ..self }
+        tracing::info!(node_id, cluster = config.enabled, session_locks = locks.is_some(), "gateway started");
+        Ok(Self { config, node_id, session, locks, alone, warnings, seen: Mutex::default() })
     }
 
     /// The name of this node: for health snapshots and logs.
@@ -161,12 +132,8 @@ impl Cluster {
 
     /// Locks a session while a message of it is processed. `None` where session locks are not enabled: then this
     /// process is the only one, or is allowed not to care.
-    pub async fn lock_session(&self, session_id: &str) -> Result<Option<Guard>, LockSessionError> {
+    pub async fn lock_session(&self, session_id: &str) -> Result<Option<Guard>, AcquireError> {
         let Some(locks) = &self.locks else { return Ok(None) };
-        #[cfg(feature = "legacy")]
-        if let Some(table) = &self.legacy {
-            return Ok(Some(legacy::lock_both(table, locks, &self.node_id, session_id).await?));
-        }
         Ok(Some(locks.acquire(session_id).await?))
     }
 
@@ -185,7 +152,7 @@ impl Cluster {
         if let Some(guard) = &self.alone
             && let Err(error) = guard.retire().await
         {
-            tracing::debug!(%error, "the gateway lock was not released; it runs out");
+            tracing::debug!(%error, "cannot release the gateway lock; it expires after its ttl");
         }
         self.session.close().await;
     }

@@ -38,7 +38,8 @@ pub struct Shown {
 impl Shown {
     /// What the headers of a request say; none if they say nothing and the request only reads.
     pub fn of(gate: &Gate, method: &Method, headers: &HeaderMap) -> Result<Option<Self>, Refused> {
-        let (resource, token) = (text(headers, &RESOURCE)?, text(headers, &TOKEN)?);
+        let resource = text(headers, &RESOURCE)?;
+        let token = text(headers, &TOKEN)?;
         let (Some(resource), Some(token)) = (resource, token) else {
             if method.is_safe() && resource.is_none() && token.is_none() {
                 return Ok(None);

@@ -14,8 +14,8 @@ use solehold_engine::{
     watch::{Filter, Frame, Watch, WatchError},
 };
 
-use super::{Frames, NoWatch, Source};
-use crate::{Embedded, authority::AuthorityError};
+use super::source::{Frames, NoWatch, Source};
+use crate::{authority::AuthorityError, embedded::Embedded};
 
 fn failed(error: &dyn std::fmt::Display) -> AuthorityError {
     AuthorityError::unreachable(error.to_string())

@@ -24,7 +24,7 @@ use solehold_core::{key::ResourceKey, time::Token};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::options::GateClock;
+use super::options::{FlightLimits, GateClock};
 
 /// What a request does that meets older ones which have not ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -35,21 +35,6 @@ pub enum WhenOlder {
     /// Waits for its patience, then cuts them off and passes. What they began may still take effect afterwards: a
     /// connection that is closed does not stop a service.
     Cut,
-}
-
-/// How many requests a gate follows at once, running and waiting ones together.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct FlightLimits {
-    /// Of one resource.
-    pub per_resource: usize,
-    /// Of all resources.
-    pub total: usize,
-}
-
-impl Default for FlightLimits {
-    fn default() -> Self {
-        Self { per_resource: 1_000, total: 10_000 }
-    }
 }
 
 /// The requests that were passed on and are not known to have ended, by resource.
@@ -195,7 +180,7 @@ impl Flight {
                     tracing::info!(
                         resource = %self.resource(),
                         token = %self.id.0,
-                        "the caller of a request is gone; the request still runs in the service, and newer tokens wait"
+                        "caller disconnected; its request still runs in the service, and newer tokens wait for it"
                     );
                 }
             }
@@ -216,7 +201,7 @@ impl Flight {
         tracing::warn!(
             resource = %self.resource(),
             token = %self.id.0,
-            "the end of a request in the service cannot be known; newer tokens of its resource are refused"
+            "cannot tell when a request ends in the service; refusing newer tokens of its resource"
         );
     }
 
@@ -310,7 +295,8 @@ impl Flights {
             let since = now.since(entry.since);
             return Err(NotBegun::OlderRuns { count: 1 + below.count(), oldest: *oldest, since });
         }
-        let (id, cut) = ((token, under_way.next), CancellationToken::new());
+        let id = (token, under_way.next);
+        let cut = CancellationToken::new();
         under_way.next += 1;
         let status = RequestStatus::Attended;
         let entry = RunningRequest { cut: cut.clone(), since: now, status, is_reported: false };
@@ -377,13 +363,14 @@ impl Flights {
         let mut table = self.table();
         let Some(under_way) = table.by_resource.get_mut(key) else { return };
         for ((older, _), entry) in under_way.running.range_mut(..(token, 0)) {
-            if !std::mem::replace(&mut entry.is_reported, true) {
+            if !entry.is_reported {
+                entry.is_reported = true;
                 tracing::warn!(
                     resource = %format!("{}/{}", key.kind, key.key),
                     token = %older,
                     newer = %token,
                     running_for = %seconds(&now.since(entry.since)),
-                    "a request has not ended in the service; requests with newer tokens are refused until it has"
+                    "request is still running in the service; refusing newer tokens of its resource until it ends"
                 );
             }
         }
@@ -449,7 +436,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_higher_token_waits_for_the_lower_ones() {
         let flights = flights(FlightLimits::default());
-        let (one, two) = (passes(&flights, 7).await, passes(&flights, 7).await);
+        let one = passes(&flights, 7).await;
+        let two = passes(&flights, 7).await;
         let next = tokio::spawn({
             let flights = flights.clone();
             async move { passes(&flights, 8).await }
@@ -497,7 +485,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn one_that_is_cut_gives_up_and_one_that_does_not_listen_keeps_newer_tokens_out() {
         let flights = flights(FlightLimits::default());
-        let (slow, deaf) = (passes(&flights, 7).await, passes(&flights, 7).await);
+        let slow = passes(&flights, 7).await;
+        let deaf = passes(&flights, 7).await;
         let slow = tokio::spawn(slow.run(std::future::pending::<Ending<()>>()));
         let refused = board(&flights, 9, WhenOlder::Cut).await.expect_err("one does not listen");
         assert!(matches!(refused, NotBegun::OlderRuns { count: 1, .. }), "{refused}");

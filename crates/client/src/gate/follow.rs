@@ -11,7 +11,10 @@ use solehold_core::{
 };
 use uuid::Uuid;
 
-use super::{Frames, GateState, NoWatch};
+use super::{
+    source::{Frames, NoWatch},
+    state::GateState,
+};
 use crate::{authority::AuthorityError, clock::Backoff, history::OlderHistory};
 
 /// How often the store is asked how far it is.
@@ -26,7 +29,8 @@ const AWAY_FOR: Duration = Duration::from_secs(2);
 
 /// Watches, however often the connection is lost.
 pub(super) async fn watch(shared: Arc<GateState>) {
-    let (mut cursor, mut failures) = (None, 0);
+    let mut cursor = None;
+    let mut failures = 0;
     loop {
         let ended = follow(&shared, &mut cursor, &mut failures).await;
         if ended == Some(NoWatch::Compacted) && cursor.take().is_some() {
@@ -42,7 +46,7 @@ pub(super) async fn watch(shared: Arc<GateState>) {
             }
             _ => ("the server ended the stream", None),
         };
-        tracing::debug!(why, "the gate's watch was interrupted");
+        tracing::debug!(why, "gate watch interrupted; reconnecting");
         let wait = AGAIN.wait(failures, rand::random()).max(retry_after.unwrap_or_default());
         tokio::time::sleep(wait).await;
     }
@@ -94,7 +98,8 @@ impl WatchConnection<'_> {
     fn take(&mut self, frame: WatchFrame) -> Result<(), NoWatch> {
         match frame {
             WatchFrame::Snapshot(part) => {
-                if !std::mem::replace(&mut self.has_begun, true) {
+                if !self.has_begun {
+                    self.has_begun = true;
                     let is_followed = self.shared.write().snapshot_begins(part.cursor.epoch);
                     self.followed(is_followed, part.cursor)?;
                 }
@@ -180,7 +185,7 @@ pub(super) fn mark(token: u64, session: Option<Uuid>) -> Mark {
 /// An answer from an older history is as good as none.
 pub(super) fn older(shared: &GateState, told: u64) -> AuthorityError {
     let why = OlderHistory { seen: shared.read().epoch(), told }.to_string();
-    tracing::warn!(why, "the gate does not follow the store");
+    tracing::warn!(why, "gate ignores the store: it answers from an older history");
     AuthorityError::unreachable(why)
 }
 

@@ -19,7 +19,7 @@ use solehold_core::{
     time::Token,
 };
 
-use super::GateState;
+use super::{options::MemoryError, state::GateState};
 use crate::clock::Backoff;
 
 /// The first line of every file.
@@ -28,30 +28,6 @@ const TITLE: &str = "{\"solehold_gate\":1}\n";
 const LINES_MIN: usize = 10_000;
 /// How long to wait before another attempt to save.
 const AGAIN: Backoff = Backoff { first: Duration::from_millis(100), cap: Duration::from_secs(5) };
-
-/// Why a gate's memory cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum MemoryError {
-    /// The file cannot be read or written.
-    #[error("the gate's memory {} cannot be used: {why}", path.display())]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// What happened.
-        why: io::Error,
-    },
-    /// Another gate uses it.
-    #[error("the gate's memory {} is in use by another gate: give each gate a file of its own", .0.display())]
-    InUse(PathBuf),
-    /// It says what no gate has written.
-    #[error("line {line} of the gate's memory {} cannot be read: restore the file, or remove it and lose the marks", path.display())]
-    Damaged {
-        /// The file.
-        path: PathBuf,
-        /// Which line.
-        line: usize,
-    },
-}
 
 /// A line of the file.
 #[derive(Debug, Serialize, Deserialize)]
@@ -150,7 +126,7 @@ impl Memory {
                     Err(error) => {
                         failures += 1;
                         let path = self.path.display();
-                        tracing::error!(%error, %path, "a gate cannot save its marks and admits no new token");
+                        tracing::error!(%error, %path, "cannot save the gate's marks; refusing new tokens");
                         tokio::time::sleep(AGAIN.wait(failures, 0.5)).await;
                     }
                 }

@@ -47,20 +47,23 @@ mod embedded;
 #[cfg(feature = "tower")]
 mod flights;
 mod follow;
+mod http;
 #[cfg(feature = "tower")]
 mod layer;
 mod memory;
 mod options;
 mod refresh;
+mod refreshes;
 mod source;
+mod state;
 mod trouble;
 
 use std::{sync::Arc, time::Duration};
 
-use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use parking_lot::{Mutex, RwLock};
 pub use solehold_core::fence::{Doubt, Mark, Verdict};
 use solehold_core::{
-    fence::{Fence, Tick},
+    fence::Fence,
     key::{Name, ResourceKey, SessionId},
     time::Token,
 };
@@ -72,13 +75,13 @@ use tokio::{
 #[cfg(feature = "tower")]
 pub use self::{
     admission::{RESOURCE, Refused, SESSION, Shown, TOKEN},
-    flights::{Ending, Flight, FlightLimits, Flights, FlightsStatus, NotBegun, WasCut, WhenOlder},
+    flights::{Ending, Flight, Flights, FlightsStatus, NotBegun, WasCut, WhenOlder},
     layer::{GateLayer, Gated},
+    options::FlightLimits,
 };
-use self::{memory::Memory, refresh::Refreshes, trouble::Trouble};
+use self::{memory::Memory, refreshes::Refreshes, state::GateState};
 pub use self::{
-    memory::MemoryError,
-    options::{Fail, GateClock, GateError, GateOptions},
+    options::{Fail, GateClock, GateError, GateOptions, MemoryError},
     source::{Frames, NoWatch, Source},
 };
 use crate::authority::{BadName, checked};
@@ -92,26 +95,6 @@ pub struct Gate {
     flights: Arc<Flights>,
     /// Those that keep its knowledge up to date. They end with it.
     _tasks: JoinSet<()>,
-}
-
-/// What a gate and its tasks share.
-pub(crate) struct GateState {
-    fence: RwLock<Fence>,
-    source: Arc<dyn Source>,
-    options: GateOptions,
-    refreshes: Refreshes,
-    /// Why the store tells nothing, while it does not.
-    trouble: Mutex<Trouble>,
-    /// Counts changes of what is known.
-    changes: watch::Sender<u64>,
-    /// There is something to save.
-    to_save: Notify,
-}
-
-impl std::fmt::Debug for GateState {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("GateState").field("options", &self.options).finish_non_exhaustive()
-    }
 }
 
 /// How a gate is doing.
@@ -234,35 +217,5 @@ impl Gate {
             is_away: fence.is_away(now),
             is_denied: fence.is_denied(),
         }
-    }
-}
-
-impl GateState {
-    fn now(&self) -> Tick {
-        Tick(self.options.clock.0.now().as_nanos())
-    }
-
-    fn read(&self) -> RwLockReadGuard<'_, Fence> {
-        self.fence.read()
-    }
-
-    fn write(&self) -> RwLockWriteGuard<'_, Fence> {
-        self.fence.write()
-    }
-
-    /// What is known has changed.
-    fn has_changed(&self) {
-        self.to_save.notify_one();
-        self.changes.send_modify(|count| *count += 1);
-    }
-
-    fn judge(&self, key: &ResourceKey, token: Token, session: Option<SessionId>) -> Verdict {
-        let now = self.now();
-        if let Some(verdict) = self.read().judge(key, token, session, now) {
-            return verdict;
-        }
-        let verdict = self.write().admit(key, token, session, now);
-        self.has_changed();
-        verdict
     }
 }

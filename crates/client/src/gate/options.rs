@@ -1,12 +1,9 @@
 //! How a gate judges, and why it cannot be opened.
 
-use std::{fmt, path::PathBuf, sync::Arc, time::Duration};
+use std::{fmt, io, path::PathBuf, sync::Arc, time::Duration};
 
 use solehold_core::{fence::Rules, key::Name};
 
-#[cfg(feature = "tower")]
-use super::flights::FlightLimits;
-use super::memory::MemoryError;
 use crate::{
     authority::{BadName, checked},
     clock::{BootClock, Clock},
@@ -35,6 +32,23 @@ pub struct GateClock(pub Arc<dyn Clock>);
 impl fmt::Debug for GateClock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("GateClock")
+    }
+}
+
+/// How many requests a gate follows at once, running and waiting ones together.
+#[cfg(feature = "tower")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FlightLimits {
+    /// Of one resource.
+    pub per_resource: usize,
+    /// Of all resources.
+    pub total: usize,
+}
+
+#[cfg(feature = "tower")]
+impl Default for FlightLimits {
+    fn default() -> Self {
+        Self { per_resource: 1_000, total: 10_000 }
     }
 }
 
@@ -117,11 +131,35 @@ impl GateOptions {
     }
 }
 
+/// Why a gate's memory cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum MemoryError {
+    /// The file cannot be read or written.
+    #[error("the gate's memory {} cannot be used: {why}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What happened.
+        why: io::Error,
+    },
+    /// Another gate uses it.
+    #[error("the gate's memory {} is in use by another gate: give each gate a file of its own", .0.display())]
+    InUse(PathBuf),
+    /// It says what no gate has written.
+    #[error("line {line} of the gate's memory {} cannot be read: restore the file, or remove it and lose the marks", path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// Which line.
+        line: usize,
+    },
+}
+
 /// Why a gate cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum GateError {
     /// The options make no sense.
-    #[error("the gate cannot be opened as configured: {0}")]
+    #[error("invalid gate options: {0}")]
     Options(String),
     /// Its memory cannot be used.
     #[error(transparent)]

@@ -1,35 +1,15 @@
-//! Asking the store for one resource: one question per resource at a time, and not too many at once.
+//! Judges a token, reading its resource from the store where that settles it.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::time::Duration;
 
-use parking_lot::{Mutex, MutexGuard};
 use solehold_core::{
     fence::{Doubt, MarkLookup, Tick, Verdict},
     key::{ResourceKey, SessionId},
     time::Token,
 };
-use tokio::sync::Semaphore;
 
-use super::{GateState, follow};
+use super::{follow, refreshes::Told, state::GateState};
 use crate::authority::AuthorityError;
-
-/// Questions under way at once.
-const QUESTIONS_MAX: usize = 64;
-
-/// What the store said, when it was asked.
-type Told = (Tick, MarkLookup, Option<u64>);
-
-/// The questions that are under way.
-pub(super) struct Refreshes {
-    under_way: Mutex<HashMap<ResourceKey, Last>>,
-    permits: Semaphore,
-}
-
-impl Default for Refreshes {
-    fn default() -> Self {
-        Self { under_way: Mutex::default(), permits: Semaphore::new(QUESTIONS_MAX) }
-    }
-}
 
 /// Judges, and asks the store where that settles it.
 pub(super) async fn decide(
@@ -63,7 +43,7 @@ pub(super) async fn decide(
 
 /// The store's answer to a question that was asked after `arrived`.
 async fn ask(shared: &GateState, key: &ResourceKey, arrived: Tick) -> Result<Told, AuthorityError> {
-    let place = shared.refreshes.place(key);
+    let place = shared.refreshes.join(key);
     let mut last = place.last.lock().await;
     if let Some(told) = last.filter(|told| told.0 >= arrived) {
         return Ok(told);
@@ -74,37 +54,6 @@ async fn ask(shared: &GateState, key: &ResourceKey, arrived: Tick) -> Result<Tol
     let (answer, epoch) = shared.source.newest(key).await?;
     *last = Some((asked, answer, epoch));
     Ok((asked, answer, epoch))
-}
-
-/// The last answer for a resource. The task that holds the lock asks.
-type Last = Arc<tokio::sync::Mutex<Option<Told>>>;
-
-/// One who asks for a resource. The last one to leave takes the answer along.
-struct PendingRefresh<'a> {
-    refreshes: &'a Refreshes,
-    key: &'a ResourceKey,
-    last: Last,
-}
-
-impl Refreshes {
-    fn place<'a>(&'a self, key: &'a ResourceKey) -> PendingRefresh<'a> {
-        let last = self.under_way().entry(key.clone()).or_default().clone();
-        PendingRefresh { refreshes: self, key, last }
-    }
-
-    fn under_way(&self) -> MutexGuard<'_, HashMap<ResourceKey, Last>> {
-        self.under_way.lock()
-    }
-}
-
-impl Drop for PendingRefresh<'_> {
-    fn drop(&mut self) {
-        let mut under_way = self.refreshes.under_way();
-        // One is in the map, and one is ours.
-        if under_way.get(self.key).is_some_and(|last| Arc::strong_count(last) <= 2) {
-            under_way.remove(self.key);
-        }
-    }
 }
 
 /// The verdict by what the store said.

@@ -37,8 +37,8 @@ pub trait Frames: Send {
 /// Why there is no watch.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NoWatch {
-    /// What came after the cursor is no longer kept: begin without one.
-    #[error("what came after the cursor is no longer kept")]
+    /// The events after the cursor were compacted: watch again without one.
+    #[error("the events after the cursor were compacted; watch again without a cursor")]
     Compacted,
     /// It was refused, or the server was not reached.
     #[error(transparent)]

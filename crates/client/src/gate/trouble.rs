@@ -29,7 +29,7 @@ impl Trouble {
         if self.away.replace(why.clone()).is_none() {
             tracing::warn!(
                 why,
-                "the gate cannot reach the server; tokens that it cannot judge without it are not admitted"
+                "the gate cannot reach the server; refusing tokens that it cannot judge without it"
             );
         }
     }
@@ -37,7 +37,7 @@ impl Trouble {
     /// The store answers.
     pub fn is_back(&mut self) {
         if self.away.take().is_some() {
-            tracing::info!("the gate reaches the server again");
+            tracing::info!("the gate reached the server again");
         }
     }
 
@@ -48,7 +48,7 @@ impl Trouble {
             self.logged = Some(now);
             tracing::error!(
                 why,
-                "the server refuses the gate; check its key: tokens that it cannot judge are not admitted"
+                "the server refuses the gate; check its API key; refusing tokens that it cannot judge"
             );
         }
     }
@@ -56,7 +56,7 @@ impl Trouble {
     /// The store tells the gate what it asks for.
     pub fn is_told(&mut self) {
         if self.denied.take().is_some() {
-            tracing::info!("the server no longer refuses the gate");
+            tracing::info!("the server accepts the gate again");
         }
     }
 }
@@ -79,7 +79,8 @@ mod tests {
 
     #[test]
     fn a_refusal_that_lasts_is_logged_once_a_minute() {
-        let (mut trouble, minute) = (Trouble::default(), LOG_EVERY.as_nanos() as u64);
+        let mut trouble = Trouble::default();
+        let minute = LOG_EVERY.as_nanos() as u64;
         trouble.is_denied("unauthorized", Tick(5));
         trouble.is_told();
         trouble.is_denied("unauthorized", Tick(4 + minute));

@@ -1,10 +1,11 @@
 //! The authority behind REST: one Solehold server, or several over one store with failover between them.
 
+mod config;
+mod error;
 mod no_answer;
 mod servers;
 pub mod transport;
 mod trust;
-mod watching;
 mod wire;
 
 use std::{sync::Arc, time::Duration};
@@ -12,7 +13,6 @@ use std::{sync::Arc, time::Duration};
 use async_trait::async_trait;
 use parking_lot::RwLock;
 use reqwest::Method;
-use secrecy::SecretString;
 use solehold_api::{
     batch::{AcquireItem, Batch, BatchResults, ReleaseItem, RenewItem},
     hand_over::{self, AskNews, KnownSession, OfferResource, OfferedLease},
@@ -30,49 +30,20 @@ use solehold_core::{
 };
 use uuid::Uuid;
 
-use self::servers::{Call, Lane, Servers};
-pub use self::transport::HttpError;
-use crate::authority::{
-    AcquireRequest, Attributes, Authority, AuthorityError, Beat, Completion, EVENTS_BEFORE_GRANT_MAX,
-    GrantedLease, HeartbeatAttempt, HeldLease, Metrics, Node, Opening, Operation, RefusalReason, Reply,
-    ResourceName, StateDocument, StateWrite,
-};
+use self::servers::Servers;
+pub(crate) use self::servers::{Call, Lane};
+pub use self::{config::HttpConfig, error::HttpError};
 use crate::{
-    locks::LOCK_KIND,
+    authority::{
+        AcquireRequest, Attributes, Authority, AuthorityError, Beat, Completion, EVENTS_BEFORE_GRANT_MAX,
+        GrantedLease, HeartbeatAttempt, HeldLease, LOCK_KIND, Metrics, Node, Opening, Operation,
+        RefusalReason, Reply, ResourceName, StateDocument, StateWrite,
+    },
     news::{News, Newsroom},
 };
 
 /// Most pages of nodes that are read: a tenant has at most as many sessions by quota.
 const NODE_PAGES_MAX: usize = 1_000;
-
-/// How to reach servers.
-#[derive(Debug, Clone)]
-pub struct HttpConfig {
-    /// Their URLs, such as `https://solehold.example:7070`, or `HOST:PORT` for plain HTTP; all over one store. One
-    /// entry may be a list with commas between. The first is preferred to begin with.
-    pub servers: Vec<String>,
-    /// The API key to show.
-    pub api_key: Option<SecretString>,
-    /// The tenant to speak for, with a key that may see several.
-    pub tenant: Option<String>,
-    /// Certificates to trust besides the system's, as PEM: of authorities, or of servers themselves.
-    pub ca_certs: Option<Vec<u8>>,
-    /// How long one server may take to answer before another is asked. Heartbeats have their own bound.
-    pub request_timeout: Duration,
-}
-
-impl HttpConfig {
-    /// Servers at these URLs, without a key.
-    pub fn new<U: Into<String>>(servers: impl IntoIterator<Item = U>) -> Self {
-        Self {
-            servers: servers.into_iter().map(Into::into).collect(),
-            api_key: None,
-            tenant: None,
-            ca_certs: None,
-            request_timeout: Duration::from_secs(5),
-        }
-    }
-}
 
 /// Solehold servers.
 ///
@@ -116,7 +87,7 @@ impl Http {
         Ok(())
     }
 
-    fn servers(&self) -> Arc<Servers> {
+    pub(crate) fn servers(&self) -> Arc<Servers> {
         self.servers.read().clone()
     }
 
@@ -171,7 +142,7 @@ impl Http {
         Self::new(HttpConfig::new([url]))
     }
 
-    fn call(&self, method: Method, path: String) -> Call {
+    pub(crate) fn call(&self, method: Method, path: String) -> Call {
         Call::new(method, path).within(self.timeout)
     }
 
@@ -365,7 +336,8 @@ impl Authority for Http {
     ) -> Reply<LeaseId> {
         // The server waits a second at least; who gives up sooner calls it off.
         let ttl_ms = Some((within.as_millis() as u64).max(OFFER_TTL.least_ms).into());
-        let (request_id, session_id) = (Some(request), Some(to.0));
+        let request_id = Some(request);
+        let session_id = Some(to.0);
         let attributes = Some(attributes.clone().into_iter().collect());
         let body = OfferResource { request_id, session_id, ttl_ms, attributes, ..Default::default() };
         let path = paths::resource_handover(resource.kind.as_str(), resource.key.as_str());
@@ -412,7 +384,8 @@ impl Authority for Http {
     }
 
     async fn nodes(&self) -> Result<Vec<Node>, AuthorityError> {
-        let (mut nodes, mut cursor) = (Vec::new(), None::<String>);
+        let mut nodes = Vec::new();
+        let mut cursor = None::<String>;
         for _ in 0..NODE_PAGES_MAX {
             let mut call = self.call(Method::GET, paths::nodes());
             call.query.push(("limit", solehold_api::limits::PAGE_SIZE_MAX.to_string()));
@@ -437,7 +410,7 @@ fn is_unknown_route(code: ErrorCode) -> bool {
 }
 
 /// A read that is refused has no outcome: nothing was read.
-fn denied(refusal: RefusalReason) -> AuthorityError {
+pub(crate) fn denied(refusal: RefusalReason) -> AuthorityError {
     let why = format!("{}: {}", ErrorCode::as_str(refusal.code), refusal.detail);
     AuthorityError::Denied { why, retry_after: refusal.retry_after }
 }

@@ -10,7 +10,7 @@ use tokio::{
     time::timeout,
 };
 
-use super::transport::root_cause;
+use super::error::root_cause;
 use crate::authority::Obstacle;
 
 /// How long a port is asked what it speaks.

@@ -17,7 +17,7 @@ use solehold_core::key::SessionId;
 use tokio::time::timeout;
 
 use super::{
-    HttpConfig,
+    config::HttpConfig,
     transport::{self, HttpError, NoAnswer, root_cause},
 };
 use crate::authority::{AuthorityError, RefusalReason, Reply};

@@ -4,16 +4,14 @@
 use reqwest::{ClientBuilder, Url, header};
 use solehold_api::paths;
 
-pub use super::no_answer::{NoAnswer, no_answer};
 use super::trust;
+pub use super::{
+    error::{HttpError, root_cause},
+    no_answer::{NoAnswer, no_answer},
+};
 
 /// Most servers that may be configured.
 const SERVERS_MAX: usize = 32;
-
-/// Why servers cannot be asked as configured.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct HttpError(pub(super) String);
 
 /// The servers of lists with commas between, in their order. This is the only place where servers are parsed.
 pub fn server_urls<L: AsRef<str>>(lists: impl IntoIterator<Item = L>) -> Result<Vec<Url>, HttpError> {
@@ -99,16 +97,6 @@ pub fn url(base: &str, path: &str, query: &[(impl AsRef<str>, impl AsRef<str>)])
     let query: Vec<String> = query.iter().map(|(name, value)| pair(name.as_ref(), value.as_ref())).collect();
     let question = if query.is_empty() { "" } else { "?" };
     format!("{base}{path}{question}{}", query.join("&"))
-}
-
-/// The deepest source of an error, which says most, without the number that the system has for it.
-pub fn root_cause(error: &dyn std::error::Error) -> String {
-    let mut deepest = error;
-    while let Some(source) = deepest.source() {
-        deepest = source;
-    }
-    let text = deepest.to_string();
-    text.split(" (os error").next().unwrap_or(&text).to_owned()
 }
 
 fn is_loopback(url: &Url) -> bool {

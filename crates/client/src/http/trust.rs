@@ -15,7 +15,7 @@ use rustls::{
 
 use solehold_process::tls::{self, TrustError};
 
-use super::transport::HttpError;
+use super::error::HttpError;
 
 /// The certificates of a PEM file.
 pub(super) fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, HttpError> {

@@ -108,7 +108,8 @@ fn another_heartbeat_is_sent_beside_one_without_an_answer() {
     assert_eq!(renewer.poll(at(14_002)), Step::Sleep(second.sent.plus(TTL / 3)));
     // Nothing is answered: they are bounded in number, and the last comes before the deadline.
     let mut renewer = self::renewer(Policy::Deadline);
-    let (mut now, mut flights) = (at(10_000), Vec::new());
+    let mut now = at(10_000);
+    let mut flights = Vec::new();
     loop {
         match renewer.poll(now) {
             Step::Beat(flight) => flights.push(flight),
@@ -200,7 +201,8 @@ fn an_answer_from_an_older_history_ends_the_session_and_is_not_taken_up() {
         let mut renewer = renewer(policy);
         assert_eq!(renewer.on_answer(at(1), at(2), &beat_of(3, 7, &[]), 0.0).ended, []);
         assert!(renewer.granted(lease(8), Token(8), Some(3), at(3)));
-        let (trusted, history) = (renewer.trusted_until(), renewer.history().clone());
+        let trusted = renewer.trusted_until();
+        let history = renewer.history().clone();
         // However new it looks: the older history may have gone on by itself.
         let older = Beat { sealed_cursor: Some("older".to_owned()), ..beat_of(2, 900, &[(8, 8)]) };
         assert_eq!(renewer.on_answer(at(10_000), at(10_001), &older, 0.0).ended, []);
@@ -293,8 +295,10 @@ proptest! {
     fn trust_is_never_longer_than_what_was_told(policy in policy(), events in prop::collection::vec(event(), 1..60), unit in 0.0..1.0f64) {
         let opened = Renewer::new(timing(policy), at(0), &beat(0, &[]), History::default(), unit);
         let mut renewer = opened.expect("no history before");
-        let (mut now, mut told) = (0u64, local_deadline(at(0), TTL, Duration::ZERO));
-        let (mut was_lost, mut flights) = (false, std::collections::VecDeque::new());
+        let mut now = 0u64;
+        let mut told = local_deadline(at(0), TTL, Duration::ZERO);
+        let mut was_lost = false;
+        let mut flights = std::collections::VecDeque::new();
         for event in events {
             let before = renewer.trusted_until();
             match event {
@@ -343,8 +347,10 @@ proptest! {
     ) {
         let ttl = Duration::from_millis(ttl_ms);
         let every = ttl.mul_f64(every_share).max(Duration::from_millis(50));
-        let (delay, slack) = (ttl.mul_f64(delay_share), ttl.mul_f64(slack_share).min(Duration::from_millis(500)));
-        let (mut now, end) = (at(0), at(ttl_ms * 20));
+        let delay = ttl.mul_f64(delay_share);
+        let slack = ttl.mul_f64(slack_share).min(Duration::from_millis(500));
+        let mut now = at(0);
+        let end = at(ttl_ms * 20);
         let opened = Beat { ttl_left: ttl, slack, ..beat(0, &[]) };
         let timing = Timing { ttl, every, policy };
         let opened = Renewer::new(timing, now, &opened, History::default(), unit);
@@ -374,7 +380,8 @@ proptest! {
         }
         // And not by a flood of heartbeats: one after each interval, and one beside another after each pause.
         let count = |pause: Duration| (end.since(at(0)).as_nanos() / pause.as_nanos()) as u64 + 1;
-        let (after, beside) = (every.min(ttl / 4).mul_f64(0.8), Duration::from_millis(250));
+        let after = every.min(ttl / 4).mul_f64(0.8);
+        let beside = Duration::from_millis(250);
         prop_assert!(beats <= count(after) + count(beside), "{beats}");
     }
 
@@ -392,7 +399,8 @@ proptest! {
         let timing = Timing { ttl, every, policy: Policy::Deadline };
         let opened = Renewer::new(timing, at(0), &opened, History::default(), unit);
         let mut renewer = opened.expect("no history before");
-        let (mut now, deadline) = (at(0), renewer.trusted_until());
+        let mut now = at(0);
+        let deadline = renewer.trusted_until();
         let mut tries = Vec::new();
         loop {
             match renewer.poll(now) {

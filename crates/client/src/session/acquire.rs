@@ -5,7 +5,7 @@ use std::sync::Arc;
 use solehold_api::problem::ErrorCode;
 use solehold_core::key::{Name, SessionId};
 
-use super::{claims::ResourceClaim, endings, guard::Guard, inner::Inner};
+use super::{claim::ResourceClaim, endings, guard::Guard, inner::Inner};
 use crate::{
     authority::{
         AcquireRequest, Attributes, AuthorityError, BadName, Completion, GrantedLease, Operation,
@@ -32,7 +32,7 @@ pub enum AcquireError {
         /// Why not.
         refusal: RefusalReason,
     },
-    /// There is no answer. What was asked for is spent, so that nothing is held by accident.
+    /// There is no answer. The request is cancelled, so that no lease is held by accident.
     #[error("{resource} was not acquired: {error}")]
     Authority {
         /// What was asked for.
@@ -49,7 +49,7 @@ pub enum AcquireError {
         holder: Option<String>,
     },
     /// The session is over and there will be no other.
-    #[error("nothing can be acquired: {0}")]
+    #[error("cannot acquire: {0}")]
     SessionOver(Lost),
 }
 
@@ -81,14 +81,18 @@ pub(crate) enum Attempt {
 
 impl Request {
     pub fn new(inner: &Arc<Inner>, resource: ResourceName, attributes: Attributes) -> Self {
-        let (id, claim) = (inner.fresh_request(), ResourceClaim::new(inner, resource.clone()));
-        let (inner, claim) = (inner.clone(), Some(claim));
+        let id = inner.fresh_request();
+        let claim = ResourceClaim::new(inner, resource.clone());
+        let inner = inner.clone();
+        let claim = Some(claim);
         Self { inner, resource, id, attributes, claim, sent: Sent::default(), is_in_doubt: false }
     }
 
     pub fn ask(&self, session: SessionId) -> AcquireRequest {
-        let (resource, holder) = (self.resource.clone(), self.inner.holder.clone());
-        let (request, attributes) = (self.id.clone(), self.attributes.clone());
+        let resource = self.resource.clone();
+        let holder = self.inner.holder.clone();
+        let request = self.id.clone();
+        let attributes = self.attributes.clone();
         AcquireRequest { resource, holder, session, request, attributes }
     }
 
@@ -150,9 +154,9 @@ impl Drop for Request {
 
 /// Refuses to acquire anything while too many requests are in doubt.
 pub(super) fn check(inner: &Inner, resource: &ResourceName) -> Result<(), AcquireError> {
-    inner.claims.refuse_if_full().map_err(|why| AcquireError::Authority {
+    inner.claims.check_room().map_err(|full| AcquireError::Authority {
         resource: resource.clone(),
-        error: AuthorityError::unreachable(why),
+        error: AuthorityError::unreachable(full.to_string()),
     })
 }
 

@@ -1,32 +1,29 @@
-//! Claims: what this session is doing about a resource, so that nothing else takes its lease up meanwhile.
+//! The claims of a session: which resources have a request under way or a guard, so that nothing else adopts their
+//! leases meanwhile.
 //!
 //! ```text
 //!   acquire, hand-over ──> guard ──> release ─────────┐
 //!          └── given up ──> cancel, call-off ─────────┴──> answered: the claim is over
 //! ```
-//! One claim travels this way. It begins before the first request is sent and is over when no request that was sent
-//! under it can end a lease any more: the authority has answered. A request that nobody waits for any more goes on in
-//! the background, and so does its claim.
+//! One claim travels this way. It begins before the first request is sent and is over when no request sent under it can
+//! end a lease any more: the authority has answered. A request that was given up continues in the background, and so
+//! does its claim.
 //!
-//! A lease without a guard may be adopted only when nobody has a claim on its resource, and only if the set that shows
-//! it was asked for after the last cancel, call-off or release was answered. Heartbeats overtake other requests, so an
-//! older set may show a lease that has ended since: an answer is as old as its question (rule 4).
+//! A lease without a guard may be adopted only when there is no claim on its resource, and only if the set that shows
+//! it was requested after the last cancel, call-off or release was answered. Heartbeats overtake other requests, so an
+//! older set may show a lease that has ended since: an answer is as old as its request (rule 4).
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
-    },
+    sync::atomic::{AtomicUsize, Ordering},
 };
 
 use parking_lot::Mutex;
 use solehold_core::key::LeaseId;
 
-use super::inner::Inner;
 use crate::{authority::ResourceName, clock::BootTime};
 
-/// Most resources of which it is remembered when their last request was answered; the others share the latest time.
+/// Most resources whose time of the last answer is remembered; the others share the latest time.
 const ANSWERED_MAX: usize = 4_096;
 /// Most hand-overs that were called off and are remembered.
 const CALLED_OFF_MAX: usize = 1_024;
@@ -42,6 +39,11 @@ pub(crate) enum ClaimStatus {
     Unproven,
     Unclaimed,
 }
+
+/// Too many requests were given up and are not confirmed as cancelled.
+#[derive(Debug, thiserror::Error)]
+#[error("{0} abandoned requests are not confirmed as cancelled yet, which is the limit; try again later")]
+pub(crate) struct TooManyUnconfirmed(usize);
 
 /// The claims of a session.
 #[derive(Debug, Default)]
@@ -76,25 +78,64 @@ impl ClaimTable {
             return ClaimStatus::Claimed;
         }
         let answered = self.answered.get(resource).copied().max(self.others_answered);
-        // At the same moment nobody knows which came first.
+        // At the same instant the order is unknown.
         if answered.is_some_and(|at| asked <= at) { ClaimStatus::Unproven } else { ClaimStatus::Unclaimed }
     }
 }
 
 impl Claims {
-    /// How a lease stands that is shown by a set which was asked for then.
+    /// One more claim on a resource.
+    pub fn begin(&self, resource: &ResourceName) {
+        *self.table.lock().open.entry(resource.clone()).or_default() += 1;
+    }
+
+    /// The first claim on the resource of a lease; false if the lease may not be adopted.
+    pub fn begin_if_unclaimed(&self, resource: &ResourceName, lease: LeaseId, asked: BootTime) -> bool {
+        let mut table = self.table.lock();
+        let is_unclaimed = table.status(resource, lease, asked) == ClaimStatus::Unclaimed;
+        if is_unclaimed {
+            table.open.insert(resource.clone(), 1);
+        }
+        is_unclaimed
+    }
+
+    /// One claim less. `answered` is when the last request under it was answered, if it sent any that end leases.
+    pub fn end(&self, resource: &ResourceName, answered: Option<BootTime>) {
+        let mut table = self.table.lock();
+        if let Some(count) = table.open.get_mut(resource) {
+            *count -= 1;
+            if *count == 0 {
+                table.open.remove(resource);
+            }
+        }
+        if let Some(now) = answered {
+            table.answered(resource.clone(), now);
+        }
+    }
+
+    /// A request was given up, and may still be granted.
+    pub fn begin_unconfirmed(&self) {
+        self.unconfirmed.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A request that was given up is known to be spent.
+    pub fn end_unconfirmed(&self) {
+        self.unconfirmed.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Whether a lease may be adopted that is shown by a set which was requested at `asked`.
     pub fn status(&self, resource: &ResourceName, lease: LeaseId, asked: BootTime) -> ClaimStatus {
         self.table.lock().status(resource, lease, asked)
     }
 
-    /// A set is known that was asked for then: what was answered before is in it.
+    /// A set is known that was requested at `asked`: it reflects everything that was answered before.
     pub fn learned(&self, asked: BootTime) {
         let mut table = self.table.lock();
         table.answered.retain(|_, answered| *answered >= asked);
         table.others_answered = table.others_answered.filter(|answered| *answered >= asked);
     }
 
-    /// A hand-over is called off: its lease is wanted no more, whenever it shows up.
+    /// A hand-over is called off: its lease is no longer wanted, whenever it shows up.
     pub fn called_off(&self, lease: LeaseId) {
         let mut table = self.table.lock();
         if !table.called_off.insert(lease) {
@@ -119,89 +160,9 @@ impl Claims {
         self.table.lock().open.get(resource) == Some(&1)
     }
 
-    /// Why nothing more may be acquired, if so many requests were given up that may still be granted.
-    pub fn refuse_if_full(&self) -> Result<(), String> {
+    /// Nothing more may be acquired while too many requests that were given up may still be granted.
+    pub fn check_room(&self) -> Result<(), TooManyUnconfirmed> {
         let count = self.unconfirmed.load(Ordering::Relaxed);
-        if count < UNCONFIRMED_MAX {
-            return Ok(());
-        }
-        Err(format!(
-            "{count} requests that were given up are not known to be spent, which is the most there may be"
-        ))
-    }
-}
-
-/// A claim on a resource, for as long as this value lives.
-#[derive(Debug)]
-pub(crate) struct ResourceClaim {
-    inner: Arc<Inner>,
-    resource: ResourceName,
-    ends_leases: AtomicBool,
-    is_given_up: bool,
-}
-
-impl ResourceClaim {
-    pub fn new(inner: &Arc<Inner>, resource: ResourceName) -> Self {
-        *inner.claims.table.lock().open.entry(resource.clone()).or_default() += 1;
-        Self::of(inner, resource)
-    }
-
-    /// A claim on the resource of a lease that nobody has a claim on, as a set shows it that was asked for then.
-    pub fn of_unclaimed(
-        inner: &Arc<Inner>,
-        resource: &ResourceName,
-        lease: LeaseId,
-        asked: BootTime,
-    ) -> Option<Self> {
-        let mut table = inner.claims.table.lock();
-        if table.status(resource, lease, asked) != ClaimStatus::Unclaimed {
-            return None;
-        }
-        table.open.insert(resource.clone(), 1);
-        drop(table);
-        Some(Self::of(inner, resource.clone()))
-    }
-
-    fn of(inner: &Arc<Inner>, resource: ResourceName) -> Self {
-        Self { inner: inner.clone(), resource, ends_leases: AtomicBool::new(false), is_given_up: false }
-    }
-
-    pub fn inner(&self) -> &Arc<Inner> {
-        &self.inner
-    }
-
-    pub fn resource(&self) -> &ResourceName {
-        &self.resource
-    }
-
-    /// From now on requests are sent under this claim that end leases.
-    pub fn ends_leases(&self) {
-        self.ends_leases.store(true, Ordering::SeqCst);
-    }
-
-    /// Its request was given up, and may still be granted.
-    pub fn given_up(&mut self) {
-        if !std::mem::replace(&mut self.is_given_up, true) {
-            self.inner.claims.unconfirmed.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-}
-
-impl Drop for ResourceClaim {
-    fn drop(&mut self) {
-        if self.is_given_up {
-            self.inner.claims.unconfirmed.fetch_sub(1, Ordering::Relaxed);
-        }
-        let now = self.inner.clock().now();
-        let mut table = self.inner.claims.table.lock();
-        if let Some(count) = table.open.get_mut(&self.resource) {
-            *count -= 1;
-            if *count == 0 {
-                table.open.remove(&self.resource);
-            }
-        }
-        if *self.ends_leases.get_mut() {
-            table.answered(self.resource.clone(), now);
-        }
+        if count < UNCONFIRMED_MAX { Ok(()) } else { Err(TooManyUnconfirmed(count)) }
     }
 }

@@ -1,4 +1,4 @@
-//! How a session is kept, and why it cannot be opened.
+//! Configuration of a session, and why it cannot be opened.
 
 use std::{sync::Arc, time::Duration};
 
@@ -19,14 +19,14 @@ const EVERY_MIN: Duration = Duration::from_millis(50);
 pub struct SessionConfig {
     /// The name of this program. Two programs with one name end each other's sessions.
     pub holder: String,
-    /// How long a heartbeat keeps the session, 1 s to 24 h: others can get what it held this long after its last
+    /// How long a heartbeat keeps the session alive, 1 s to 24 h. Its leases are free this long after the last
     /// heartbeat.
     pub ttl: Duration,
     /// How often to renew; a third of the ttl if not given. Less than half of the ttl.
     pub every: Option<Duration>,
     /// What to do when a renewal fails.
     pub policy: Policy,
-    /// What the session reports about itself at first.
+    /// The first metrics that the session reports.
     pub metrics: Metrics,
     /// How long to wait between attempts to open a session and to acquire.
     pub backoff: Backoff,
@@ -55,7 +55,8 @@ impl SessionConfig {
 
     pub(super) fn check(&self) -> Result<(), OpenError> {
         let bad = |what: String| Err(OpenError::Config(what));
-        let (least, most) = (Duration::from_millis(TTL_MS_MIN), Duration::from_millis(TTL_MS_MAX));
+        let least = Duration::from_millis(TTL_MS_MIN);
+        let most = Duration::from_millis(TTL_MS_MAX);
         if self.ttl < least || self.ttl > most {
             return bad(format!("the ttl is {:?}; it must be {least:?} to {most:?}", self.ttl));
         }
@@ -101,7 +102,7 @@ impl std::fmt::Debug for Surroundings {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum OpenError {
     /// The configuration makes no sense.
-    #[error("the session cannot be kept as configured: {0}")]
+    #[error("invalid session configuration: {0}")]
     Config(String),
     /// The holder is no name.
     #[error(transparent)]
@@ -110,6 +111,6 @@ pub enum OpenError {
     #[error("the authority refused to open a session: {0}")]
     Refused(#[from] RefusalReason),
     /// The authority was not reached in time.
-    #[error("no session could be opened: {0}")]
+    #[error("cannot open a session: {0}")]
     Authority(#[from] AuthorityError),
 }

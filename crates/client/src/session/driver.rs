@@ -5,6 +5,7 @@ use std::sync::{Arc, Weak};
 use solehold_core::key::SessionId;
 
 use super::{
+    endings,
     inner::{Inner, Phase},
     reclaim,
 };
@@ -31,7 +32,8 @@ pub(super) async fn drive(session: Weak<Inner>) {
             }
         };
         let Some(until) = until else { continue };
-        let (clock, changed) = (inner.clock_handle(), inner.changed());
+        let clock = inner.clock_handle();
+        let changed = inner.changed();
         // Not kept meanwhile: a session without handles ends.
         drop(inner);
         tokio::select! {
@@ -63,8 +65,11 @@ fn send(inner: &Arc<Inner>, flight: SentHeartbeat) {
 /// way.
 async fn beat(weak: Weak<Inner>, session: SessionId, flight: SentHeartbeat) {
     let Some(inner) = weak.upgrade() else { return };
-    let (authority, clock) = (inner.authority.clone(), inner.clock_handle());
-    let (metrics, cursor, mut answered) = (inner.metrics(), inner.sealed_cursor(), inner.answered_beats());
+    let authority = inner.authority.clone();
+    let clock = inner.clock_handle();
+    let metrics = inner.metrics();
+    let cursor = inner.sealed_cursor();
+    let mut answered = inner.answered_beats();
     drop(inner);
     let SentHeartbeat { sent, until, beside, .. } = flight;
     let attempt = HeartbeatAttempt { within: until.since(sent), beside };
@@ -77,7 +82,10 @@ async fn beat(weak: Weak<Inner>, session: SessionId, flight: SentHeartbeat) {
     drop(answered);
     let Some(inner) = weak.upgrade() else { return };
     match answer {
-        Ok(Ok(beat)) => inner.answered(sent, &beat),
+        Ok(Ok(beat)) => {
+            inner.answered(sent, &beat);
+            endings::end_returned(&inner);
+        }
         Ok(Err(refusal)) if refusal.ends_session() => {
             inner.with_renewer_of(session, |renewer| renewer.on_refusal(refusal));
         }
@@ -89,18 +97,19 @@ async fn beat(weak: Weak<Inner>, session: SessionId, flight: SentHeartbeat) {
 }
 
 fn failed(inner: &Inner, session: SessionId, flight: SentHeartbeat, why: &str) {
-    let (now, unit) = (inner.clock().now(), inner.unit());
+    let now = inner.clock().now();
+    let unit = inner.unit();
     let counts = inner.with_renewer_of(session, |renewer| renewer.on_failure(flight.number, now, why, unit));
     if counts == Some(true) {
         let left = inner.trusted_until().since(now);
-        tracing::warn!(holder = %inner.holder, why, ?left, "a heartbeat failed");
+        tracing::warn!(holder = %inner.holder, why, ?left, "heartbeat failed; retrying");
         inner.lacks_contact(why);
     }
 }
 
 /// The session is lost: so are its guards, and another one is opened, unless someone else has taken the name.
 async fn lose(inner: &Arc<Inner>, lost: &Lost) {
-    tracing::warn!(holder = %inner.holder, %lost, "the session is lost");
+    tracing::warn!(holder = %inner.holder, %lost, "session lost");
     match lost {
         Lost::Refused(refusal) if may_reclaim(inner, refusal) => reclaim::reclaim(inner).await,
         Lost::Refused(refusal) if refusal.is_superseded() => {
@@ -122,7 +131,7 @@ async fn reopen(inner: &Arc<Inner>, failures: u32) -> Option<BootTime> {
     let retry_after = match inner.try_open().await {
         Ok(Ok((sent, beat))) => match inner.begin(sent, &beat) {
             Ok(true) => {
-                tracing::info!(holder = %inner.holder, session = %beat.session, "another session is open");
+                tracing::info!(holder = %inner.holder, session = %beat.session, "opened a new session");
                 return None;
             }
             Ok(false) => {
@@ -131,18 +140,18 @@ async fn reopen(inner: &Arc<Inner>, failures: u32) -> Option<BootTime> {
                 return None;
             }
             Err(error) => {
-                tracing::warn!(holder = %inner.holder, %error, "no session is opened");
+                tracing::warn!(holder = %inner.holder, %error, "cannot reopen the session; retrying");
                 error.retry_after()
             }
         },
         Ok(Err(refusal)) if refusal.is_superseded() => {
             let lost = Lost::Refused(refusal);
-            tracing::warn!(holder = %inner.holder, %lost, "no session is opened");
+            tracing::warn!(holder = %inner.holder, %lost, "session superseded; giving up");
             inner.lose_all(&lost, Phase::Over(lost.clone()));
             return None;
         }
         Ok(Err(refusal)) => {
-            tracing::warn!(holder = %inner.holder, %refusal, "no session is opened");
+            tracing::warn!(holder = %inner.holder, %refusal, "server refused to reopen the session; retrying");
             inner.lacks_contact(&refusal.detail);
             refusal.retry_after
         }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use solehold_core::key::{LeaseId, Name, SessionId};
 
 use super::{
-    claims::ResourceClaim,
+    claim::ResourceClaim,
     inner::{Inner, Phase},
 };
 use crate::{
@@ -30,7 +30,7 @@ async fn pause<T>(inner: &Inner, what: &'static str, claim: &ResourceClaim, told
         Ok(Err(refusal)) => (refusal.to_string(), refusal.retry_after),
         Err(error) => (error.to_string(), error.retry_after()),
     };
-    tracing::debug!(holder = %inner.holder, resource = %claim.resource(), why, "{what} is not confirmed; retrying");
+    tracing::debug!(holder = %inner.holder, resource = %claim.resource(), why, "{what} not confirmed; retrying");
     inner.pause(inner.backoff(failures, retry_after)).await;
 }
 
@@ -70,7 +70,7 @@ pub(super) fn spend(mut claim: ResourceClaim, request: Name) {
             if matches!(told, Ok(Ok(()))) || matches!(inner.phase(), Phase::Over(_)) {
                 break;
             }
-            pause(&inner, "cancel of a request", &claim, &told, failures).await;
+            pause(&inner, "cancellation", &claim, &told, failures).await;
         }
         drop(claim);
     });
@@ -101,7 +101,8 @@ pub(super) fn call_off_unanswered(mut claim: ResourceClaim, session: SessionId, 
     claim.given_up();
     let inner = claim.inner().clone();
     inner.clone().spawn(async move {
-        let (mut sets, mut phases) = (inner.sets(), inner.phases());
+        let mut sets = inner.sets();
+        let mut phases = inner.phases();
         loop {
             if is_over_for(&inner, session) {
                 return;
@@ -130,8 +131,8 @@ pub(super) fn call_off_unanswered(mut claim: ResourceClaim, session: SessionId, 
     });
 }
 
-/// Calls off again what a late repeat of a hand-over has brought back.
-pub(super) fn end_what_is_back(inner: &Arc<Inner>) {
+/// Calls off leases again that a late repeat of their hand-over request has brought back.
+pub(super) fn end_returned(inner: &Arc<Inner>) {
     let Some(known) = inner.set() else { return };
     for held in known.beat.leases.iter() {
         if inner.claims.is_back(&held.resource, held.lease) && !inner.is_guarded(held.lease) {

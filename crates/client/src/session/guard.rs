@@ -15,7 +15,7 @@ use serde_json::Value;
 use solehold_core::{key::LeaseId, time::Token};
 use tokio_util::sync::CancellationToken;
 
-use super::{claims::ResourceClaim, endings, holding::Holding, inner::Inner};
+use super::{claim::ResourceClaim, endings, holding::Holding, inner::Inner};
 use crate::{
     authority::{
         AuthorityError, HandOver, HeldLease, Operation, RefusalReason, ResourceName, StateDocument,
@@ -34,8 +34,8 @@ pub enum GuardError {
     /// The lease is no longer held.
     #[error(transparent)]
     Lost(#[from] Lost),
-    /// The document cannot be kept.
-    #[error("the state cannot be kept: {0}")]
+    /// The document is not valid JSON.
+    #[error("the state document cannot be written as JSON: {0}")]
     State(String),
     /// The authority refused.
     #[error(transparent)]
@@ -45,13 +45,14 @@ pub enum GuardError {
     Authority(#[from] AuthorityError),
 }
 
-/// A lease that is held. Not `Clone`: there is one right, and one who has it.
+/// A lease that is held. Not `Clone`: a lease has one owner.
 ///
-/// Dropping it asks for release, in the background; the ttl is the net under that. [`Guard::release`] waits for it.
+/// Dropping it releases the lease in the background; if that fails, the lease expires after its ttl.
+/// [`Guard::release`] waits for the outcome.
 ///
-/// **The trust window.** Until [`Guard::deadline`] nobody else holds the resource. The guard is lost before that
-/// moment, or at it, unless it was renewed. To be lost is to be told to stop: work that has an effect outside must show
-/// the [token](Guard::token) there, and a gate must refuse an older one.
+/// **The trust window.** Until [`Guard::deadline`] no other holder has the resource. The guard is lost at that moment
+/// or before, unless it was renewed. A lost guard asks the work to stop; it cannot force it. So work with effects
+/// elsewhere must show the [token](Guard::token) there, and a gate must refuse older tokens.
 #[must_use = "dropping a guard releases its lease"]
 #[derive(Debug)]
 pub struct Guard {
@@ -64,16 +65,12 @@ pub struct Guard {
 
 impl Guard {
     pub(super) fn new(holding: Arc<Holding>, claim: ResourceClaim) -> Self {
-        let (inner, is_released) = (claim.inner().clone(), AtomicBool::new(false));
+        let inner = claim.inner().clone();
+        let is_released = AtomicBool::new(false);
         Self { inner, holding, claim: Some(claim), is_released }
     }
 
-    #[cfg(feature = "legacy")]
-    pub(crate) fn holding(&self) -> &Arc<Holding> {
-        &self.holding
-    }
-
-    /// What is held.
+    /// The resource that the lease is for.
     pub fn resource(&self) -> &ResourceName {
         &self.holding.resource
     }
@@ -83,44 +80,43 @@ impl Guard {
         self.holding.held().lease
     }
 
-    /// The fencing token: larger at each change of owner. Under [`Policy::Grace`](crate::Policy::Grace) a lease that
-    /// was won back has another one: ask for each piece of work.
+    /// The fencing token: larger at each change of owner. Under [`Policy::Grace`](crate::Policy::Grace) a reclaimed
+    /// lease has another one: read it for each piece of work.
     pub fn token(&self) -> Token {
         self.holding.token()
     }
 
-    /// Until when nobody else holds the resource, unless it is renewed before. Every heartbeat moves it, until the
-    /// lease is lost.
+    /// Until when no other holder can have the resource. Every heartbeat moves it, until the lease is lost.
     pub fn deadline(&self) -> BootTime {
         self.holding.trusted_until()
     }
 
-    /// Whether the work may go on, by the clock and not by whether a timer ran: right also after a long pause of the
-    /// process or the machine.
+    /// Whether the work may continue. Judged by the clock and not by a timer, so it is right even after a long pause of
+    /// the process or the machine.
     pub fn is_live(&self) -> bool {
         // The deadline is read first: it moves only after guards that have ended were cancelled.
         let is_in_time = self.inner.clock().now() < self.holding.stop_at();
         is_in_time && !self.holding.cancel.is_cancelled()
     }
 
-    /// Whether the deadline has passed and only the grace of the policy lets the work go on.
+    /// Whether the deadline has passed and only the grace period of the policy lets the work continue.
     pub fn is_in_grace(&self) -> bool {
         self.is_live() && self.inner.clock().now() >= self.holding.trusted_until()
     }
 
-    /// The token if the work may go on, or why not: to be asked right before an effect.
+    /// The token if the work may continue, or why not. Call it right before each effect.
     pub fn check(&self) -> Result<Token, Lost> {
         if self.is_live() { Ok(self.token()) } else { Err(self.why()) }
     }
 
-    /// Waits until the lease is lost, and tells why.
+    /// Waits until the lease is lost, and returns why.
     pub async fn lost(&self) -> Lost {
         self.holding.cancel.cancelled().await;
         self.why()
     }
 
-    /// Waits until the holder is asked to hand the resource over to the next one. Stop the work then, and
-    /// [release](Self::release_with) it: in the same moment the next holder has it. A holder that does not keeps it.
+    /// Waits until the next holder requests a hand-over. Then stop the work and [release](Self::release_with) the
+    /// lease: the next holder has it in the same moment. A holder that does not release it keeps it.
     pub async fn hand_over_asked(&self) -> HandOver {
         let mut asked = self.holding.hand_over();
         loop {
@@ -133,9 +129,9 @@ impl Guard {
         }
     }
 
-    /// Waits until another holder than `known` asks for the resource, or, where one is known, until it no longer does:
-    /// gives the holder that asks now, and until when. For programs that take long to stop, and go on with the work if
-    /// the next holder is no longer waiting by then.
+    /// Waits until a holder other than `known` requests a hand-over, or until the known one no longer does. Returns the
+    /// holder that waits now, and until when. For programs that take long to stop, and continue the work if the next
+    /// holder no longer waits by then.
     pub async fn offer_changed(&self, known: Option<&str>) -> Option<(String, BootTime)> {
         let mut asked = self.holding.hand_over();
         loop {
@@ -150,7 +146,7 @@ impl Guard {
     }
 
     /// Waits until the lease is held under another token than this one. With the policy [`Grace`](crate::Policy::Grace)
-    /// it may have run out and been won back (rule 22): tell the new token wherever the old one was told.
+    /// it may have expired and been reclaimed (rule 22): show the new token wherever the old one was shown.
     pub async fn won_back(&self, under: Token) -> Token {
         let mut tokens = self.holding.tokens();
         loop {
@@ -164,18 +160,18 @@ impl Guard {
         }
     }
 
-    /// Is cancelled when the lease is lost: for code that takes such a token.
+    /// A token that is cancelled when the lease is lost.
     pub fn cancellation(&self) -> CancellationToken {
-        // A child, so that nobody else can say that the lease is lost.
+        // A child, so that the caller cannot cancel the guard itself.
         self.holding.cancel.child_token()
     }
 
     fn why(&self) -> Lost {
-        // Past the stop and not told yet: the driver is about to.
+        // Past the deadline, and the driver has not recorded why yet.
         self.holding.lost().unwrap_or(Lost::Deadline)
     }
 
-    /// Runs `work` while the lease is held, and drops it when it is lost: it is not polled once more from then on.
+    /// Runs `work` while the lease is held. When the lease is lost, `work` is dropped and not polled again.
     ///
     /// ```
     /// # tokio::runtime::Runtime::new().expect("a runtime").block_on(async {
@@ -194,7 +190,7 @@ impl Guard {
         let mut work = pin!(work);
         let mut cancelled = pin!(self.holding.cancel.cancelled());
         poll_fn(|context| {
-            // The clock is asked before each poll: after a long pause no timer may have run yet.
+            // The clock is read before each poll: after a long pause no timer may have run yet.
             if cancelled.as_mut().poll(context).is_ready() || !self.is_live() {
                 return Poll::Ready(Err(self.why()));
             }
@@ -203,13 +199,13 @@ impl Guard {
         .await
     }
 
-    /// The state document: what the former holder left, or what was written since.
+    /// The state document: as the former holder left it, or as written since.
     pub fn state(&self) -> Option<Value> {
         let state = self.holding.state.lock();
         state.0.as_ref().map(|state| state.document.clone())
     }
 
-    /// The sequence number under which that was written.
+    /// The sequence number of the state document.
     pub fn state_sequence(&self) -> Option<u64> {
         let state = self.holding.state.lock();
         state.0.as_ref().map(|state| state.sequence)
@@ -223,7 +219,8 @@ impl Guard {
         self.inner.authority.write_state(&held, &write).await??;
         let mut state = self.holding.state.lock();
         if state.0.as_ref().is_none_or(|s| (s.token, s.sequence) < (held.token, write.sequence)) {
-            let (document, sequence) = (write.document, write.sequence);
+            let document = write.document;
+            let sequence = write.sequence;
             state.0 = Some(StateDocument { document, token: held.token, sequence });
         }
         Ok(())
@@ -242,15 +239,15 @@ impl Guard {
         self.let_go(None).await
     }
 
-    /// Releases the lease, and leaves a last state document for the next holder in the same step. [`GuardError::Lost`]
-    /// means that the word was not taken; where the answer was lost and the next holder has written since, that is
-    /// unknown, and the error says so.
+    /// Releases the lease and writes a last state document for the next holder in the same step. [`GuardError::Lost`]
+    /// means that the document was not written. If the answer was lost and the next holder has written since, the
+    /// outcome is unknown, and the error says so.
     pub async fn release_with(self, document: &impl Serialize) -> Result<(), GuardError> {
         let write = self.state_write(document)?;
         self.let_go(Some(write)).await
     }
 
-    /// Releases a guard that others may still look at: to them it is lost.
+    /// Releases a guard that other tasks may still use: they see it as lost.
     #[cfg(feature = "cluster")]
     pub(crate) async fn retire(&self) -> Result<(), GuardError> {
         self.holding.lose(Lost::Closed);
@@ -259,7 +256,6 @@ impl Guard {
 
     async fn let_go(&self, state: Option<StateWrite>) -> Result<(), GuardError> {
         let held = self.inner.let_go(&self.holding);
-        self.holding.untie();
         if state.is_some() && self.holding.reissued().is_some() {
             return Err(self.why().into());
         }
@@ -268,8 +264,9 @@ impl Guard {
         }
         let sequence = state.as_ref().map(|write| write.sequence);
         let operation = Operation::Release { held: held.clone(), state };
-        // Whether an attempt may have been done without our knowing.
-        let (mut failures, mut is_in_doubt) = (0, false);
+        // Whether an attempt may have succeeded without an answer.
+        let mut failures = 0;
+        let mut is_in_doubt = false;
         let outcome = loop {
             let error = match self.inner.coalescer.submit(operation.clone()).await {
                 Ok(outcome) => break outcome,
@@ -289,16 +286,16 @@ impl Guard {
             (Ok(_), _) => Ok(()),
             (Err(refusal), None) if refusal.ends_lease() => Ok(()),
             (Err(refusal), Some(sequence)) if refusal.ends_lease() && is_in_doubt => {
-                self.was_taken(&held, sequence, refusal).await
+                self.was_written(&held, sequence, refusal).await
             }
             (Err(refusal), Some(_)) if refusal.ends_lease() => Err(Lost::Refused(refusal).into()),
             (Err(refusal), _) => Err(refusal.into()),
         }
     }
 
-    /// Whether the last word was taken, by an attempt whose answer was lost: documents are ordered by token and
-    /// sequence, so the one that is there now tells, unless it is a later one.
-    async fn was_taken(
+    /// Whether an attempt whose answer was lost has written the last document. Documents are ordered by token and
+    /// sequence, so the stored one shows it, unless it is a later one.
+    async fn was_written(
         &self,
         held: &HeldLease,
         sequence: u64,
@@ -315,9 +312,9 @@ impl Guard {
     }
 }
 
-/// A release was sent, and what came of it was not told.
+/// A release was sent, and its outcome is unknown.
 fn unknown(told: &dyn std::fmt::Display) -> AuthorityError {
-    AuthorityError::Unknown(format!("the release may have been done before this was told: {told}"))
+    AuthorityError::Unknown(format!("the lease may have been released; the last answer was: {told}"))
 }
 
 impl Drop for Guard {
@@ -326,7 +323,6 @@ impl Drop for Guard {
             return;
         }
         let held = self.inner.let_go(&self.holding);
-        self.holding.untie();
         let has_ended = matches!(self.holding.lost(), Some(Lost::Refused(_) | Lost::Ended));
         if has_ended && self.holding.reissued().is_none() {
             return;

@@ -67,17 +67,6 @@ pub(crate) struct Holding {
     lost: OnceLock<Lost>,
     /// Its guard is gone, or about to be: nothing more is to be held for it.
     is_gone: AtomicBool,
-    /// What else the work depends on, if there is something.
-    bond: OnceLock<Bond>,
-}
-
-/// Something that is held together with a lease, and without which the work must stop.
-#[derive(Debug, Clone)]
-pub(crate) struct Bond {
-    /// The work stops then, in nanoseconds since boot, unless its keeper moves it on.
-    pub until: Arc<AtomicU64>,
-    /// Cancelled when the lease is no longer held: then it is released, too.
-    pub over: CancellationToken,
 }
 
 impl Holding {
@@ -94,7 +83,6 @@ impl Holding {
             tokens: watch::Sender::new(granted.held.token),
             lost: OnceLock::new(),
             is_gone: AtomicBool::new(false),
-            bond: OnceLock::new(),
         };
         holding.renewed_as(granted, window);
         holding
@@ -110,12 +98,12 @@ impl Holding {
 
     /// Until when nobody else holds it, unless it is renewed before.
     pub fn trusted_until(&self) -> BootTime {
-        self.held.lock().1.trusted_until().min(self.tied_until())
+        self.held.lock().1.trusted_until()
     }
 
     /// The work stops then.
     pub fn stop_at(&self) -> BootTime {
-        self.held.lock().1.stop_at().min(self.tied_until())
+        self.held.lock().1.stop_at()
     }
 
     /// It is held under this grant from now on, for as long as that window lasts.
@@ -177,24 +165,5 @@ impl Holding {
     /// Whether its guard has let go.
     pub fn is_gone(&self) -> bool {
         self.is_gone.load(Ordering::SeqCst)
-    }
-
-    /// Ties the work to something else, once.
-    #[cfg(feature = "legacy")]
-    pub fn tie(&self, bond: Bond) {
-        let _ = self.bond.set(bond);
-    }
-
-    /// The work is over: so is what it was tied to.
-    pub fn untie(&self) {
-        if let Some(bond) = self.bond.get() {
-            bond.over.cancel();
-        }
-    }
-
-    /// When what the work is tied to runs out.
-    fn tied_until(&self) -> BootTime {
-        let until = self.bond.get().map_or(u64::MAX, |bond| bond.until.load(Ordering::SeqCst));
-        BootTime::from_nanos(until)
     }
 }

@@ -97,7 +97,8 @@ impl LineWait {
         loop {
             let left = self.until.since(inner.clock().now());
             let wait = left.min(inner.authority.wait_max());
-            let (authority, ask) = (inner.authority.clone(), ask.clone());
+            let authority = inner.authority.clone();
+            let ask = ask.clone();
             calls.spawn(async move { authority.acquire_waiting(&ask, wait).await });
             let asked_again_in = if left > wait { wait * 2 / 3 } else { wait + WAIT_LEEWAY };
             let asked_again_at = inner.clock().now().plus(asked_again_in);
@@ -172,7 +173,7 @@ impl LineWait {
                 Ok(granted) => granted,
                 // It lapsed, or its outcome is unknown: either way it is spent, and the wait begins anew.
                 Err(error) => {
-                    tracing::debug!(%error, resource = %self.request.resource, "a grant was not confirmed");
+                    tracing::debug!(%error, resource = %self.request.resource, "cannot confirm the granted lease; acquiring again");
                     self.request.renew();
                     return Next::Again;
                 }

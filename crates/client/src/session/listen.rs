@@ -1,4 +1,4 @@
-//! Listens for news of the session, and sends its heartbeat at once when there is some.
+//! Listens for changes to the session's leases, and sends a heartbeat at once when there is one.
 
 use std::{
     sync::{Arc, Weak},
@@ -6,16 +6,30 @@ use std::{
 };
 
 use super::inner::{Inner, Phase};
-use crate::news::Word;
+use crate::{
+    authority::Authority,
+    clock::Backoff,
+    news::{Newsroom, Wakeup},
+};
 
-/// How long the heartbeat that follows news may take before news are asked for again.
+/// How long to wait for the answer to the heartbeat before listening again.
 const BEAT_WITHIN: Duration = Duration::from_secs(1);
+/// Sessions that begin to wait within this time share one request.
+const GATHER: Duration = Duration::from_millis(20);
+/// How long to wait after a request that failed.
+const RETRY: Backoff = Backoff { first: Duration::from_millis(200), cap: Duration::from_secs(10) };
 
-/// Listens for as long as anyone holds a handle to the session, or until the authority says that it cannot tell.
-pub(super) async fn listen(session: Weak<Inner>) {
+/// Starts to listen.
+pub(super) fn start(inner: &Arc<Inner>) {
+    inner.spawn(listen(Arc::downgrade(inner)));
+}
+
+/// Listens for as long as there is a handle to the session, or until the authority turns out not to notify.
+async fn listen(session: Weak<Inner>) {
     loop {
         let Some(inner) = session.upgrade() else { return };
-        let (mut phases, authority) = (inner.phases(), inner.authority.clone());
+        let mut phases = inner.phases();
+        let authority = inner.authority.clone();
         let (Phase::Live(id), Some(known)) = (inner.phase(), inner.known_set()) else {
             drop(inner);
             if phases.changed().await.is_err() {
@@ -26,31 +40,55 @@ pub(super) async fn listen(session: Weak<Inner>) {
         let Some(newsroom) = authority.newsroom() else { return };
         // Not kept meanwhile: a session without handles ends.
         drop(inner);
-        let word = tokio::select! {
-            word = newsroom.wait(&authority, id, known) => word,
+        let start_polling = |newsroom| {
+            tokio::spawn(poll(newsroom, authority.clone()));
+        };
+        let wakeup = tokio::select! {
+            wakeup = newsroom.wait(id, known, start_polling) => wakeup,
             changed = phases.changed() => match changed {
                 Ok(()) => continue,
                 Err(_) => return,
             },
         };
-        match word {
-            Word::Never => return,
-            Word::News => beat_now(&session).await,
+        match wakeup {
+            Wakeup::Unsupported => return,
+            Wakeup::Changed => beat_now(&session).await,
         }
     }
 }
 
-/// Lets the driver send a heartbeat now, and waits until it was answered.
+/// Lets the driver send a heartbeat now, and waits for the answer.
 async fn beat_now(session: &Weak<Inner>) {
     let Some(inner) = session.upgrade() else { return };
     let mut sets = inner.sets();
     sets.mark_unchanged();
-    inner.is_told();
+    inner.notified();
     drop(inner);
     let _ = tokio::time::timeout(BEAT_WITHIN, sets.changed()).await;
 }
 
-/// Starts to listen.
-pub(super) fn start(inner: &Arc<Inner>) {
-    inner.spawn(listen(Arc::downgrade(inner)));
+/// Sends requests for news for all waiting sessions, for as long as there are any.
+async fn poll(newsroom: Newsroom, authority: Arc<dyn Authority>) {
+    let mut failures = 0;
+    loop {
+        tokio::time::sleep(GATHER).await;
+        let Some((known, from)) = newsroom.next_request() else { return };
+        let answer = tokio::select! {
+            answer = authority.news(&known, from, authority.wait_max()) => answer,
+            () = newsroom.changed() => continue,
+        };
+        match answer {
+            None => return newsroom.close(),
+            Some(Ok(news)) => {
+                failures = 0;
+                newsroom.notify(&news);
+            }
+            Some(Err(error)) => {
+                failures += 1;
+                let wait = RETRY.wait(failures, 0.5).max(error.retry_after().unwrap_or_default());
+                tracing::debug!(why = error.why(), ?wait, "cannot wait for lease changes; retrying");
+                tokio::time::sleep(wait).await;
+            }
+        }
+    }
 }

@@ -1,11 +1,14 @@
-//! A session: one incarnation of this program under a name, kept by one heartbeat with everything attached to it.
+//! A session: one incarnation of this program under a name, renewed by one heartbeat with all leases attached to it.
+//!
+//! Each module imports only those to its left:
 //!
 //! ```text
-//!   config <- holding <- inner <- claims <- endings <- guard <- acquire <- line, take_over   is, holds, and grants
-//!                          ^------ driver, listen, reclaim      what keeps it
+//!   config, holding, claims <- inner <- claim <- endings <- guard <- acquire <- line, take_over    acquiring
+//!                                                       <- reclaim <- driver, and listen           keeping it alive
 //! ```
 
 mod acquire;
+mod claim;
 mod claims;
 mod config;
 mod driver;
@@ -23,8 +26,6 @@ use std::{sync::Arc, time::Duration};
 use solehold_core::key::SessionId;
 use tokio::sync::watch;
 
-#[cfg(feature = "legacy")]
-pub(crate) use self::holding::{Bond, Holding};
 pub use self::{
     acquire::AcquireError,
     config::{OpenError, SessionConfig, Surroundings},
@@ -108,10 +109,10 @@ impl ClientSession {
         self.inner.contact()
     }
 
-    /// Counts the times that the authority told at once of something that happened to what this session holds: for
+    /// Counts the notifications of the authority that something happened to this session: for
     /// programs that read more than leases, such as declarations.
-    pub fn told(&self) -> watch::Receiver<u64> {
-        self.inner.told()
+    pub fn notifications(&self) -> watch::Receiver<u64> {
+        self.inner.notifications()
     }
 
     /// Sets what the next heartbeats report about this program.
@@ -203,7 +204,7 @@ impl ClientSession {
 
     /// Asks the authority now, rather than with the next heartbeat, what this session holds.
     pub fn refresh(&self) {
-        self.inner.has_news();
+        self.inner.beat_now();
     }
 
     /// A guard for a lease among [`Self::unclaimed`]; none if it is no longer among them.

@@ -11,7 +11,7 @@ use solehold_core::{
 use tokio::task::JoinSet;
 
 use super::{
-    claims::ResourceClaim,
+    claim::ResourceClaim,
     endings,
     holding::Holding,
     inner::{Inner, Phase},
@@ -54,16 +54,22 @@ async fn open(inner: &Arc<Inner>) -> Option<SessionId> {
         match inner.try_open().await {
             Ok(Ok((sent, beat))) => match inner.begin(sent, &beat) {
                 Ok(is_open) => return is_open.then_some(beat.session),
-                Err(error) => tracing::warn!(holder = %inner.holder, %error, "no session is opened"),
+                Err(error) => {
+                    tracing::warn!(holder = %inner.holder, %error, "cannot reopen the session; retrying")
+                }
             },
             Ok(Err(refusal)) if refusal.is_superseded() => {
                 let lost = Lost::Refused(refusal);
-                tracing::warn!(holder = %inner.holder, %lost, "no session is opened");
+                tracing::warn!(holder = %inner.holder, %lost, "session superseded; giving up");
                 inner.lose_all(&lost, Phase::Over(lost.clone()));
                 return None;
             }
-            Ok(Err(refusal)) => tracing::warn!(holder = %inner.holder, %refusal, "no session is opened"),
-            Err(error) => tracing::debug!(%error, "no session yet"),
+            Ok(Err(refusal)) => {
+                tracing::warn!(holder = %inner.holder, %refusal, "server refused to reopen the session; retrying")
+            }
+            Err(error) => {
+                tracing::debug!(holder = %inner.holder, %error, "cannot reopen the session yet; retrying")
+            }
         }
         inner.pause(inner.backoff(failures, None)).await;
         if inner.phase() != Phase::Reopening {
@@ -107,8 +113,10 @@ async fn win_back(inner: &Arc<Inner>, session: SessionId, holdings: &[Arc<Holdin
         }
     }
     let ask = |asked: &Asked| {
-        let (resource, holder) = (asked.holding.resource.clone(), inner.holder.clone());
-        let (request, attributes) = (asked.request.clone(), asked.holding.attributes.clone());
+        let resource = asked.holding.resource.clone();
+        let holder = inner.holder.clone();
+        let request = asked.request.clone();
+        let attributes = asked.holding.attributes.clone();
         Operation::Acquire(AcquireRequest { resource, holder, session, request, attributes })
     };
     let won = inner.authority.submit(asked.iter().map(ask).collect()).await;
@@ -131,7 +139,7 @@ async fn judge(inner: Arc<Inner>, mut asked: Asked, won: Reply<Completion>) {
             // Otherwise its guard was dropped meanwhile.
             if inner.resume(&asked.holding, grant) {
                 asked.claim = None;
-                tracing::info!(resource = %asked.holding.resource, token = %asked.holding.token(), "won back");
+                tracing::info!(resource = %asked.holding.resource, token = %asked.holding.token(), "reclaimed an expired lease; work continues");
             }
         }
     }

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use super::{
     acquire::{self, AcquireError},
-    claims::ResourceClaim,
+    claim::ResourceClaim,
     endings,
     guard::Guard,
     inner::Inner,
@@ -51,11 +51,15 @@ impl Drop for Offer {
 impl Offer {
     /// Asks the present holder, under an id of our own, so that it can be asked again where an answer was lost.
     async fn ask(&mut self) -> Result<LeaseId, AcquireError> {
-        let (inner, request) = (self.inner.clone(), self.inner.fresh_id());
+        let inner = self.inner.clone();
+        let request = self.inner.fresh_id();
         for failures in 1.. {
             // So it is if this is dropped while the request is under way.
-            let was_in_doubt = std::mem::replace(&mut self.is_in_doubt, true);
-            let (to, within, attributes) = (self.session, self.within, &self.attributes);
+            let was_in_doubt = self.is_in_doubt;
+            self.is_in_doubt = true;
+            let to = self.session;
+            let within = self.within;
+            let attributes = &self.attributes;
             let answer = inner.authority.hand_over(&self.resource, request, to, within, attributes).await;
             self.is_in_doubt = was_in_doubt || matches!(answer, Err(AuthorityError::Unknown(_)));
             let resource = self.resource.clone();
@@ -85,13 +89,15 @@ pub(super) async fn take_over(
     acquire::check(inner, &resource)?;
     let session = inner.ready().await.map_err(AcquireError::SessionOver)?;
     let claim = Some(ResourceClaim::new(inner, resource.clone()));
-    let (lease, is_in_doubt) = (None, false);
+    let lease = None;
+    let is_in_doubt = false;
     let inner_too = inner.clone();
     let mut offer =
         Offer { inner: inner_too, resource, session, claim, lease, is_in_doubt, within, attributes };
     let lease = offer.ask().await?;
-    let (mut sets, until) = (inner.sets(), inner.clock().now().plus(within));
-    inner.has_news();
+    let mut sets = inner.sets();
+    let until = inner.clock().now().plus(within);
+    inner.beat_now();
     loop {
         let known = sets.borrow_and_update().clone();
         let beat = known.map(|known| known.beat).filter(|beat| beat.session == session);
@@ -107,14 +113,14 @@ pub(super) async fn take_over(
         let look_at = now.plus(LOOK_EVERY).min(until);
         tokio::select! {
             changed = sets.changed() => if changed.is_err() { return Ok(None) },
-            () = inner.clock().wait_until(look_at) => inner.has_news(),
+            () = inner.clock().wait_until(look_at) => inner.beat_now(),
         }
     }
 }
 
 /// Takes up a lease that nothing in this session has a claim on.
 pub(super) async fn adopt(inner: &Arc<Inner>, lease: &HeldLease) -> Result<Option<Guard>, AcquireError> {
-    let Some((known, claim)) = inner.claim_unclaimed(lease) else { return Ok(None) };
+    let Some((known, claim)) = ResourceClaim::on_unclaimed(inner, lease) else { return Ok(None) };
     hold(inner, &known.beat, lease, Attributes::new(), &mut Some(claim)).await
 }
 
@@ -131,7 +137,9 @@ async fn hold(
         Ok(Err(refusal)) => return Err(AcquireError::Refused { resource: held.resource.clone(), refusal }),
         Err(error) => return Err(AcquireError::Authority { resource: held.resource.clone(), error }),
     };
-    let (ttl_left, slack, epoch) = (beat.ttl_left, beat.slack, beat.epoch);
+    let ttl_left = beat.ttl_left;
+    let slack = beat.slack;
+    let epoch = beat.epoch;
     let grant = GrantedLease { held: held.clone(), ttl_left, slack, epoch, state, confirm_within: None };
     let Some(holding) = inner.hold(beat.session, grant, attributes) else { return Ok(None) };
     Ok(claim.take().map(|claim| Guard::new(holding, claim)))

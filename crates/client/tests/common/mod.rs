@@ -10,10 +10,10 @@ use solehold_engine::{
     clock::BootClock,
     postgres::{PostgresOptions, PostgresStore},
     resident,
-    store::Store,
+    store::{Store, StoreError},
 };
 use solehold_server::{Running, Server, ServerConfig};
-use solehold_testkit::{Postgres, TempDir};
+use solehold_testkit::{Postgres, TempDir, wait_for};
 
 /// How long a test waits for what must come.
 pub const PATIENCE: Duration = Duration::from_secs(60);
@@ -29,8 +29,21 @@ pub async fn serve(store: Arc<dyn Store>) -> Running {
     Server::start(config, store).await.expect("a server")
 }
 
+/// An opened store, or none while it cannot be reached: on a busy machine a new connection may take longer than a store
+/// waits for it, and `solehold serve` tries again then, too.
+fn if_reachable<T>(opened: Result<T, StoreError>) -> Option<T> {
+    match opened {
+        Err(StoreError::Unavailable(why)) => {
+            eprintln!("the store is not reachable yet: {why}");
+            None
+        }
+        opened => Some(opened.expect("a store")),
+    }
+}
+
 pub async fn postgres_store(url: &str) -> Arc<dyn Store> {
-    PostgresStore::open(url, PostgresOptions::default()).await.expect("a store")
+    let open = async || if_reachable(PostgresStore::open(url, PostgresOptions::default()).await);
+    wait_for("a store that answers", PATIENCE, open).await.expect("a store")
 }
 
 pub async fn database() -> String {
@@ -50,12 +63,14 @@ pub struct Behind {
 }
 
 async fn embedded(engine: &str) -> Behind {
-    let authority = Arc::new(Embedded::open(engine).await.expect("an engine"));
+    let open = async || if_reachable(Embedded::open(engine).await);
+    let authority = Arc::new(wait_for("a store that answers", PATIENCE, open).await.expect("an engine"));
     Behind { engine: authority.engine().clone(), authority, running: None, _folder: None }
 }
 
 pub fn served(running: Running) -> Behind {
-    let (authority, engine) = (http(&[&running]), running.engine().clone());
+    let authority = http(&[&running]);
+    let engine = running.engine().clone();
     Behind { authority, engine, running: Some(running), _folder: None }
 }
 

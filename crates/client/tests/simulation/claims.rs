@@ -47,14 +47,16 @@ impl Guards {
 
     /// Acquires it as soon as it is free.
     fn acquire(&self, holder: &'static str, session: &ClientSession) {
-        let (guards, session) = (self.clone(), session.clone());
+        let guards = self.clone();
+        let session = session.clone();
         tokio::spawn(async move { guards.take(holder, session.acquire("job", "a").await.expect("free")) });
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_lease_whose_request_is_being_cancelled_is_not_adopted() {
-    let (world, guards) = (World::new(40), Guards::default());
+    let world = World::new(40);
+    let guards = Guards::default();
     let (one, network) = world.holder("one", Policy::Deadline).await;
     let (two, _) = world.holder("two", Policy::Deadline).await;
     network.turns_for(Kind::Acquire, Weather::AnswersLost);
@@ -68,7 +70,8 @@ async fn a_lease_whose_request_is_being_cancelled_is_not_adopted() {
 
 #[tokio::test(start_paused = true)]
 async fn a_lease_whose_hand_over_is_being_called_off_is_not_adopted() {
-    let (world, guards) = (World::new(41), Guards::default());
+    let world = World::new(41);
+    let guards = Guards::default();
     let (one, network) = world.holder("one", Policy::Deadline).await;
     let (two, _) = world.holder("two", Policy::Deadline).await;
     let held = two.acquire("job", "a").await.expect("free");
@@ -85,7 +88,8 @@ async fn a_lease_whose_hand_over_is_being_called_off_is_not_adopted() {
 #[tokio::test(start_paused = true)]
 async fn a_lease_that_is_being_released_is_not_adopted() {
     for is_dropped in [false, true] {
-        let (world, guards) = (World::new(42), Guards::default());
+        let world = World::new(42);
+        let guards = Guards::default();
         let (one, network) = world.holder("one", Policy::Deadline).await;
         let (two, _) = world.holder("two", Policy::Deadline).await;
         let guard = one.acquire("job", "a").await.expect("free");
@@ -106,7 +110,8 @@ async fn a_lease_that_is_being_released_is_not_adopted() {
 /// A heartbeat that was sent before the release was answered may be answered after it.
 #[tokio::test(start_paused = true)]
 async fn a_set_that_is_older_than_a_release_is_not_believed() {
-    let (world, guards) = (World::new(43), Guards::default());
+    let world = World::new(43);
+    let guards = Guards::default();
     let (one, network) = world.holder("one", Policy::Deadline).await;
     let (two, _) = world.holder("two", Policy::Deadline).await;
     let guard = one.acquire("job", "a").await.expect("free");

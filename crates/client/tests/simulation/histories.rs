@@ -14,8 +14,8 @@ async fn an_answer_from_an_older_history_ends_every_guard() {
     let world = World::new(50);
     let (session, network) = world.holder("one", Policy::Deadline).await;
     *network.claims.lock().expect("unhurt") = Claims { epoch: Some(2), ..Claims::default() };
-    let (a, b) =
-        (session.acquire("job", "a").await.expect("a"), session.acquire("job", "b").await.expect("b"));
+    let a = session.acquire("job", "a").await.expect("a");
+    let b = session.acquire("job", "b").await.expect("b");
     world.pass(TTL).await;
     assert!(a.is_live() && b.is_live());
     *network.claims.lock().expect("unhurt") = Claims { epoch: Some(1), ..Claims::default() };
@@ -59,7 +59,8 @@ async fn a_lease_that_was_carried_over_under_another_token_ends_its_guard_and_go
     let world = World::new(52);
     let (session, network) = world.holder("one", Policy::Deadline).await;
     let guard = session.acquire("job", "a").await.expect("granted");
-    let (old, new) = (guard.token(), Token(1 << 32));
+    let old = guard.token();
+    let new = Token(1 << 32);
     *network.claims.lock().expect("unhurt") =
         Claims { epoch: Some(2), token: Some(new), ..Claims::default() };
     assert_eq!(guard.lost().await, Lost::Ended);

@@ -154,7 +154,8 @@ impl Network {
             retry_after: None,
             obstacle: None,
         };
-        let (weather, epoch) = (self.weather(kind), self.epoch.load(Ordering::Relaxed));
+        let weather = self.weather(kind);
+        let epoch = self.epoch.load(Ordering::Relaxed);
         // A store that was failed over is fenced off, or it would be two authorities: no client could help that. What a
         // client must withstand is that it comes back after the client has heard of its successor.
         if epoch < self.stores.newest() && self.told.load(Ordering::Relaxed) <= epoch {
@@ -233,7 +234,8 @@ impl Authority for Network {
         sealed_cursor: Option<&str>,
         attempt: HeartbeatAttempt,
     ) -> Reply<Beat> {
-        let (metrics, sealed) = (metrics.clone(), sealed_cursor.map(str::to_owned));
+        let metrics = metrics.clone();
+        let sealed = sealed_cursor.map(str::to_owned);
         self.shown.lock().expect("unhurt").push(sealed.clone());
         let beat =
             async move |to: Arc<Embedded>| to.heartbeat(session, &metrics, sealed.as_deref(), attempt).await;
@@ -243,7 +245,8 @@ impl Authority for Network {
         self.through(Kind::Close, async move |to: Arc<Embedded>| to.close(session).await).await?.1
     }
     async fn submit(&self, operations: Vec<Operation>) -> Vec<Reply<Completion>> {
-        let (count, kind) = (operations.len(), Kind::of(&operations));
+        let count = operations.len();
+        let kind = Kind::of(&operations);
         let released = operations.iter().filter_map(|operation| match operation {
             Operation::Release { held, .. } => Some(held.clone()),
             Operation::Acquire(_) | Operation::Renew(_) => None,
@@ -273,12 +276,15 @@ impl Authority for Network {
         }
     }
     async fn cancel(&self, resource: &ResourceName, holder: &Name, request: &Name) -> Reply<()> {
-        let (resource, holder, request) = (resource.clone(), holder.clone(), request.clone());
+        let resource = resource.clone();
+        let holder = holder.clone();
+        let request = request.clone();
         let cancel = async move |to: Arc<Embedded>| to.cancel(&resource, &holder, &request).await;
         self.through(Kind::Cancel, cancel).await?.1
     }
     async fn write_state(&self, held: &HeldLease, write: &StateWrite) -> Reply<()> {
-        let (held, write) = (held.clone(), write.clone());
+        let held = held.clone();
+        let write = write.clone();
         let write = async move |to: Arc<Embedded>| to.write_state(&held, &write).await;
         self.through(Kind::State, write).await?.1
     }
@@ -299,7 +305,8 @@ impl Authority for Network {
         within: Duration,
         attributes: &Attributes,
     ) -> Reply<LeaseId> {
-        let (resource, attributes) = (resource.clone(), attributes.clone());
+        let resource = resource.clone();
+        let attributes = attributes.clone();
         let ask = async move |server: Arc<Embedded>| {
             server.hand_over(&resource, request, to, within, &attributes).await
         };

@@ -110,8 +110,8 @@ async fn a_lease_that_was_revoked_stops_at_the_next_heartbeat_and_no_other_does(
     let world = World::new(4);
     for policy in [Policy::Immediate, Policy::Deadline, Policy::Grace(TTL)] {
         let (session, _) = world.holder("one", policy).await;
-        let (revoked, kept) =
-            (session.acquire("job", "a").await.expect("a"), session.acquire("job", "b").await.expect("b"));
+        let revoked = session.acquire("job", "a").await.expect("a");
+        let kept = session.acquire("job", "b").await.expect("b");
         let target = Target::Resource(world.key("job", "a"));
         let claim = Claim { target, token: Some(revoked.token()), session: None, holder: None };
         let revoke = Command::Revoke { claim, fenced: true, reason: None };

@@ -58,7 +58,8 @@ impl Held {
         let mut holders = BTreeMap::new();
         for (holder, guard) in live {
             let other = holders.insert(guard.resource(), (holder, guard.token()));
-            let (resource, token) = (guard.resource(), guard.token());
+            let resource = guard.resource();
+            let token = guard.token();
             assert_eq!(other, None, "two work on {resource} at once, {holder} under {token}, seed {seed}");
         }
     }
@@ -88,17 +89,20 @@ struct Run {
 
 impl Run {
     async fn new(seed: u64) -> Self {
-        let (world, chance) = (World::new(seed), SeededChance::new(!seed));
+        let world = World::new(seed);
+        let chance = SeededChance::new(!seed);
         let mut holders = Vec::new();
         for n in 0..HOLDERS {
             let ppm = (chance.number() % (2 * DRIFT_PPM_MAX as u64 + 1)) as i64 - DRIFT_PPM_MAX;
-            let policy = if chance.number() % 4 == 0 { Policy::Immediate } else { Policy::Deadline };
+            let policy = if chance.number().is_multiple_of(4) { Policy::Immediate } else { Policy::Deadline };
             let every = Some(TTL.mul_f64(0.1 + 0.35 * chance.unit()));
             let config =
                 SessionConfig { ttl: TTL, every, policy, ..SessionConfig::new(format!("holder-{n}")) };
             holders.push(world.holder_with(config, ppm).await);
         }
-        let (held, asked, tasks) = (Arc::default(), Default::default(), tokio::task::JoinSet::new());
+        let held = Arc::default();
+        let asked = Default::default();
+        let tasks = tokio::task::JoinSet::new();
         let habits = SeededChance::new(seed.rotate_left(32));
         Self { seed, world, chance, habits, holders, held, asked, tasks }
     }
@@ -127,9 +131,12 @@ impl Run {
         }
         let asked = self.asked[n].clone();
         asked.fetch_add(1, Ordering::Relaxed);
-        let ((kind, key), seed) = (RESOURCES[self.below(RESOURCES.len() as u64) as usize], self.seed);
-        let (session, held) = (self.holders[n].0.clone(), self.held.clone());
-        let (wait, in_line) = (Duration::from_secs(5 + self.below(90)), self.below(4) > 0);
+        let (kind, key) = RESOURCES[self.below(RESOURCES.len() as u64) as usize];
+        let seed = self.seed;
+        let session = self.holders[n].0.clone();
+        let held = self.held.clone();
+        let wait = Duration::from_secs(5 + self.below(90));
+        let in_line = self.below(4) > 0;
         self.tasks.spawn(async move {
             let guard = if in_line {
                 session.acquire_within(kind, key, wait).await.ok()
@@ -149,7 +156,9 @@ impl Run {
     fn adopt(&mut self) {
         for n in 0..HOLDERS {
             for lease in self.holders[n].0.unclaimed() {
-                let (session, held, seed) = (self.holders[n].0.clone(), self.held.clone(), self.seed);
+                let session = self.holders[n].0.clone();
+                let held = self.held.clone();
+                let seed = self.seed;
                 self.tasks.spawn(async move {
                     if let Ok(Some(guard)) = session.adopt(&lease).await {
                         let mut held = held.lock().expect("unhurt");
@@ -166,7 +175,9 @@ impl Run {
         let (kind, key) = RESOURCES[(self.habits.number() % RESOURCES.len() as u64) as usize];
         let within = Duration::from_millis(1_000 + self.habits.number() % 20_000);
         let patience = within.mul_f64(2.0 * self.habits.unit());
-        let (session, held, seed) = (self.holders[n].0.clone(), self.held.clone(), self.seed);
+        let session = self.holders[n].0.clone();
+        let held = self.held.clone();
+        let seed = self.seed;
         self.tasks.spawn(async move {
             let asked = tokio::time::timeout(patience, session.take_over(kind, key, within)).await;
             if let Ok(Ok(Some(guard))) = asked {

@@ -59,12 +59,13 @@ impl Wake for Witness {
 async fn a_new_deadline_is_never_seen_before_ended_guards_are_cancelled() {
     let world = World::new(41);
     let (session, _) = world.holder("one", Policy::Deadline).await;
-    let (revoked, kept) =
-        (session.acquire("job", "a").await.expect("a"), session.acquire("job", "b").await.expect("b"));
+    let revoked = session.acquire("job", "a").await.expect("a");
+    let kept = session.acquire("job", "b").await.expect("b");
     let before = session.deadline();
     let witness = Arc::new(Witness { session: session.clone(), seen: Mutex::default() });
     let waker = Waker::from(witness.clone());
-    let (cancellation, mut context) = (revoked.cancellation(), Context::from_waker(&waker));
+    let cancellation = revoked.cancellation();
+    let mut context = Context::from_waker(&waker);
     let mut cancelled = pin!(cancellation.cancelled());
     assert!(cancelled.as_mut().poll(&mut context).is_pending());
     assert!(world.revoke("job", "a").await);
@@ -81,7 +82,8 @@ async fn a_guard_that_is_not_won_back_yet_is_not_trusted_by_the_next_session() {
     world.declare("job", "a").await;
     let (session, network) = world.holder("one", Policy::Grace(TTL * 10)).await;
     let guard = session.acquire("job", "a").await.expect("granted");
-    let (old, deadline) = (session.id(), guard.deadline());
+    let old = session.id();
+    let deadline = guard.deadline();
     network.turns(Weather::Away);
     world.pass(TTL * 3).await;
     // Each step of winning back takes a second.

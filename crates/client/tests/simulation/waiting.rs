@@ -44,7 +44,8 @@ async fn a_wait_whose_answers_are_lost_ends_in_time_and_holds_nothing() {
     let world = World::new(31);
     let (one, _) = world.holder("one", Policy::Deadline).await;
     let (two, network) = world.holder("two", Policy::Deadline).await;
-    let (one, two) = (Locks::over(one, config(TTL)), Locks::over(two, config(TTL)));
+    let one = Locks::over(one, config(TTL));
+    let two = Locks::over(two, config(TTL));
     let held = one.acquire("a").await.expect("free");
     network.turns(Weather::AnswersLost);
     let waiting = tokio::spawn({

@@ -53,7 +53,7 @@ impl World {
 fn a_lease_that_was_lost_before_it_was_taken_up_is_not_worked_on() {
     let mut world = World::new(1, 1);
     world.want(&["a"]);
-    let actions = world.does(Input::GrantedInVain { resource: camera("a"), why: "revoked".into() });
+    let actions = world.does(Input::LostAtGrant { resource: camera("a"), why: "revoked".into() });
     assert_eq!((released(&actions), started(&actions)), (vec!["camera/a".to_owned()], false));
     assert!(world.machine.workers().is_empty());
     world.does(Input::Released(camera("a")));

@@ -86,7 +86,9 @@ fn nth<T: Clone>(all: impl IntoIterator<Item = T>, n: usize) -> Option<T> {
 impl Scene {
     fn new(rules: Rules, speaks: bool) -> Self {
         let machine = Machine::new(rules, at(60));
-        let (asked, releasing, processes) = (Vec::new(), Vec::new(), BTreeMap::new());
+        let asked = Vec::new();
+        let releasing = Vec::new();
+        let processes = BTreeMap::new();
         Self { machine, now: 0, speaks, tokens: 0, asked, releasing, processes }
     }
 
@@ -188,7 +190,8 @@ impl Scene {
         match step {
             Step::Want(keys) => self.tell(Input::Wanted(wanted(keys))),
             Step::Assign(keys) => {
-                let (keep, release) = (BTreeSet::new(), BTreeSet::new());
+                let keep = BTreeSet::new();
+                let release = BTreeSet::new();
                 self.tell(Input::Assigned { acquire: wanted(keys), keep, release });
             }
             Step::Answer(n, is_won) => {
@@ -221,7 +224,8 @@ impl Scene {
             Step::WinBack(n) => {
                 if let Some(resource) = nth(self.held(), n) {
                     self.tokens += 1;
-                    let (token, lease_id) = (self.tokens, Uuid::from_u128(self.tokens.into()));
+                    let token = self.tokens;
+                    let lease_id = Uuid::from_u128(self.tokens.into());
                     self.tell(Input::WonBack { resource, token, lease_id });
                 }
             }

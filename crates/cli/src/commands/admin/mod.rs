@@ -79,8 +79,8 @@ pub enum AdminCommand {
         /// File to write, which appears when it is complete [default: stdout]
         #[arg(long, short, value_name = "FILE")]
         output: Option<PathBuf>,
-        /// Retire the store first, and record where its data goes: from then on it refuses all requests but exports, and
-        /// an import carries over leases and tokens. Otherwise, an import waits until all leases have expired
+        /// Retire the store first, and record where its data goes: from then on it refuses all requests but exports,
+        /// and an import carries over leases and tokens. Otherwise, an import waits until all leases have expired
         #[arg(long, value_name = "WHERE")]
         retire: Option<String>,
     },

@@ -11,16 +11,18 @@ use std::{
 
 use anyhow::Result;
 use serde_json::{Value, json};
-use solehold_client::{Cluster, Guard, LockSessionError, Lost, Metrics};
+use solehold_client::{Cluster, Lost, Metrics};
 use tokio::sync::Mutex as AsyncMutex;
 
-use crate::store::{Fence, OpenMessage, Store};
+use crate::{
+    legacy::{self, LegacyTable, LockError, LockLost, LockedSession},
+    store::{Fence, OpenMessage, Store},
+};
 
 /// A message that is unanswered for this long was left behind by a node that died.
 const LEFT_BEHIND_MS: i64 = 2_000;
-/// How often to look for those.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// How many sessions are taken up at one look.
+/// Sessions taken over per scan.
 const TAKE_UP_MAX: i64 = 8;
 /// How often to try to record that a session was left.
 const LEAVE_TRIES: u32 = 5;
@@ -31,16 +33,18 @@ const TELL_EVERY: Duration = Duration::from_secs(1);
 #[derive(Debug, thiserror::Error)]
 pub enum AnswerError {
     #[error(transparent)]
-    Locked(#[from] LockSessionError),
+    Locked(#[from] LockError),
     #[error(transparent)]
-    Lost(#[from] Lost),
+    Lost(#[from] LockLost),
     #[error("the session could not be answered: {0:#}")]
     Broken(#[from] anyhow::Error),
 }
 
-pub struct Desk {
+pub struct Gateway {
     store: Store,
     cluster: Cluster,
+    /// The lock table of older nodes, while there are any.
+    legacy: Option<LegacyTable>,
     /// How long answering takes: a language model would think here.
     work: Duration,
     answered: AtomicU64,
@@ -49,10 +53,11 @@ pub struct Desk {
     local: Mutex<HashMap<String, Weak<AsyncMutex<()>>>>,
 }
 
-impl Desk {
-    pub fn new(store: Store, cluster: Cluster, work: Duration) -> Arc<Self> {
-        let (answered, busy) = (AtomicU64::new(0), AtomicU64::new(0));
-        Arc::new(Self { store, cluster, work, answered, busy, local: Mutex::default() })
+impl Gateway {
+    pub fn new(store: Store, cluster: Cluster, legacy: Option<LegacyTable>, work: Duration) -> Arc<Self> {
+        let answered = AtomicU64::new(0);
+        let busy = AtomicU64::new(0);
+        Arc::new(Self { store, cluster, legacy, work, answered, busy, local: Mutex::default() })
     }
 
     pub fn store(&self) -> &Store {
@@ -67,15 +72,15 @@ impl Desk {
         self.cluster.node_id()
     }
 
-    /// Leaves the cluster: another node may go on at once.
+    /// Leaves the cluster: another node may take over at once.
     pub async fn close(&self) {
         self.cluster.leave().await;
     }
 
-    /// Answers all that waits in a session.
+    /// Answers all waiting messages of a session.
     pub async fn answer(&self, session: &str) -> Result<(), AnswerError> {
-        match self.cluster.lock_session(session).await? {
-            Some(guard) => self.answer_under(session, guard).await,
+        match legacy::lock_session(&self.cluster, self.legacy.as_ref(), session).await? {
+            Some(locked) => self.answer_under(session, locked).await,
             None => {
                 let local = self.local_lock(session);
                 let _held = local.lock().await;
@@ -85,38 +90,41 @@ impl Desk {
         }
     }
 
-    /// The guard drops the work when the lock is lost, and the fence refuses what was under way.
-    async fn answer_under(&self, session: &str, guard: Guard) -> Result<(), AnswerError> {
-        let token = i64::try_from(guard.token().0).map_err(anyhow::Error::from)?;
+    /// The work is dropped when the lock is lost, and the fence refuses writes that were already under way.
+    async fn answer_under(&self, session: &str, locked: LockedSession) -> Result<(), AnswerError> {
+        let token = i64::try_from(locked.token().0).map_err(anyhow::Error::from)?;
         let fence = Fence { session, token, node_id: self.node_id() };
-        let entered = guard.run(self.store.visit(fence, "entered")).await;
+        let entered = locked.run(self.store.visit(fence, "entered")).await;
         if !matches!(entered, Ok(Ok(()))) {
-            // Whether it was written down is not known; it may be yet, by a node that has lost the session.
+            // The write may still arrive after this node has lost the session.
             self.leave(fence, "overdue").await;
         }
         entered??;
         self.busy.fetch_add(1, Ordering::Relaxed);
-        let worked = guard.run(self.answer_all(session, token)).await;
+        let worked = locked.run(self.answer_all(session, token)).await;
         self.busy.fetch_sub(1, Ordering::Relaxed);
         self.leave(fence, "left").await;
-        // A note that is written after the deadline, as on a machine that is too busy, may come after another node has
-        // rightly come in: it says nothing about the lock.
-        if matches!(guard.check(), Err(Lost::Deadline)) {
+        // A note written after the deadline, as on an overloaded machine, may follow the next node's entry. That is no
+        // violation of the lock.
+        if matches!(locked.check(), Err(LockLost::Lease(Lost::Deadline) | LockLost::Row(_))) {
             self.leave(fence, "overdue").await;
         }
-        if let Err(error) = guard.release().await {
-            tracing::debug!(%error, session, "the lock was not released; it runs out");
+        if let Err(error) = locked.release().await {
+            tracing::debug!(%error, session, "cannot release the session lock; it expires after its ttl");
         }
         Ok(worked??)
     }
 
-    /// Notes that this node has gone, before anyone else can come in.
+    /// Records that this node has left the session, before another node can enter.
     async fn leave(&self, fence: Fence<'_>, how: &str) {
         for _ in 0..LEAVE_TRIES {
             match self.store.visit(fence, how).await {
                 Ok(()) => return,
                 Err(error) => {
-                    tracing::warn!(error = format!("{error:#}"), "cannot note that a session is left")
+                    tracing::warn!(
+                        error = format!("{error:#}"),
+                        "cannot record that this node left a session"
+                    )
                 }
             }
         }
@@ -149,28 +157,25 @@ impl Desk {
         lock
     }
 
-    /// Takes up what other nodes left behind; for ever.
-    pub async fn look_after_others(self: Arc<Self>) {
+    /// Answers messages that other nodes left unanswered, forever.
+    pub async fn answer_abandoned(self: Arc<Self>) {
         loop {
             tokio::time::sleep(LOOK_EVERY).await;
             let left = self.store.left_behind(LEFT_BEHIND_MS, TAKE_UP_MAX).await;
             let sessions = left.unwrap_or_else(|error| {
-                tracing::warn!(
-                    error = format!("{error:#}"),
-                    "cannot look for messages that were left behind"
-                );
+                tracing::warn!(error = format!("{error:#}"), "cannot look for unanswered messages; retrying");
                 Vec::new()
             });
             for session in sessions {
                 if let Err(busy) = self.answer(&session).await {
-                    tracing::debug!(%busy, session, "a session is answered by someone else");
+                    tracing::debug!(%busy, session, "another node is answering this session");
                 }
             }
         }
     }
 
     /// Publishes this node's metrics, forever.
-    pub async fn tell_others(self: Arc<Self>) {
+    pub async fn publish_metrics(self: Arc<Self>) {
         loop {
             self.cluster.set_metrics(&self.metrics());
             tokio::time::sleep(TELL_EVERY).await;

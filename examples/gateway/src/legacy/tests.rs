@@ -1,7 +1,5 @@
-//! A fleet with a hand-written lock table moves over, node by node, without stopping: real PostgreSQL, old and new side
-//! by side.
-
-mod common;
+//! A fleet with a hand-written lock table is migrated node by node, without stopping: real PostgreSQL, old and new
+//! nodes side by side.
 
 use std::{
     collections::HashMap,
@@ -12,14 +10,21 @@ use std::{
     time::Duration,
 };
 
-use common::{PATIENCE, database};
-use solehold_client::{Authority, Cluster, ClusterConfig, Embedded, LegacyTable, Lost, SessionLocksConfig};
-use solehold_testkit::wait_for;
+use solehold_client::{Authority, Cluster, ClusterConfig, Embedded, SessionLocksConfig, clock::BootTime};
+use solehold_testkit::{Postgres, wait_for};
 use tokio_postgres::NoTls;
 
+use super::{LegacyTable, LockLost, LockedSession, RowError, RowState, lock_session};
+
+/// How long a test waits for what must come.
+const PATIENCE: Duration = Duration::from_secs(60);
 const TABLE: &str = "CREATE TABLE session_locks (session_id TEXT PRIMARY KEY, owner_id TEXT, \
                      acquired_at TIMESTAMPTZ, expires_at TIMESTAMPTZ)";
 const SESSIONS: usize = 4;
+
+async fn database() -> String {
+    Postgres::shared().await.expect("a server").create_database("gateway").await.expect("a database")
+}
 
 async fn connect(url: &str) -> tokio_postgres::Client {
     let (client, connection) = tokio_postgres::connect(url, NoTls).await.expect("a connection");
@@ -95,11 +100,35 @@ fn config(node_id: &str) -> ClusterConfig {
     ClusterConfig { enabled: true, node_id, session_locks, ..ClusterConfig::default() }
 }
 
-async fn cluster(authority: &Arc<dyn Authority>, url: &str, name: &str, generation: Generation) -> Cluster {
-    let cluster = Cluster::start(authority.clone(), config(name)).await.expect("a node");
-    match generation {
-        Generation::Bridging => cluster.with_legacy(LegacyTable::at(url).expect("a URL")),
-        _ => cluster,
+/// A node of this gateway.
+struct Node {
+    cluster: Cluster,
+    table: Option<LegacyTable>,
+}
+
+impl Node {
+    async fn start(authority: &Arc<dyn Authority>, url: &str, name: &str, generation: Generation) -> Self {
+        let cluster = Cluster::start(authority.clone(), config(name)).await.expect("a node");
+        let is_bridging = generation == Generation::Bridging;
+        Self { cluster, table: is_bridging.then(|| LegacyTable::at(url).expect("a URL")) }
+    }
+
+    async fn lock(&self, session: &str) -> LockedSession {
+        let locked = lock_session(&self.cluster, self.table.as_ref(), session).await;
+        locked.expect("its turn").expect("enabled")
+    }
+
+    async fn can_lock(&self, session: &str) -> bool {
+        self.cluster.locks().expect("enabled").try_acquire(session).await.is_ok()
+    }
+}
+
+impl LockedSession {
+    fn deadline(&self) -> BootTime {
+        match self.row.as_ref().map(|row| row.borrow()).as_deref() {
+            Some(RowState::Held(until)) => self.guard.deadline().min(*until),
+            Some(RowState::Waiting | RowState::Over(_)) | None => self.guard.deadline(),
+        }
     }
 }
 
@@ -111,8 +140,11 @@ async fn start(
     number: usize,
 ) -> Worker {
     let name = format!("{generation:?}-{number}");
-    let (stop, turns) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
-    let (work, stopped, turned) = (work.clone(), stop.clone(), turns.clone());
+    let stop = Arc::new(AtomicBool::new(false));
+    let turns = Arc::new(AtomicUsize::new(0));
+    let work = work.clone();
+    let stopped = stop.clone();
+    let turned = turns.clone();
     let task = if generation == Generation::Old {
         let node = OldNode { client: connect(url).await, owner: name.clone() };
         tokio::spawn(async move {
@@ -127,15 +159,15 @@ async fn start(
             }
         })
     } else {
-        let cluster = cluster(authority, url, &name, generation).await;
+        let node = Node::start(authority, url, &name, generation).await;
         tokio::spawn(async move {
             for session in (0..).map(|n| format!("chat-{}", n % SESSIONS)) {
                 if stopped.load(Ordering::SeqCst) {
                     break;
                 }
-                let guard = cluster.lock_session(&session).await.expect("its turn").expect("enabled");
-                guard.run(work.on(&session, &name)).await.expect("held");
-                guard.release().await.expect("released");
+                let locked = node.lock(&session).await;
+                locked.run(work.on(&session, &name)).await.expect("held");
+                locked.release().await.expect("released");
                 turned.fetch_add(1, Ordering::SeqCst);
             }
         })
@@ -161,7 +193,7 @@ async fn all_go_on(workers: &[Worker]) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_fleet_moves_over_node_by_node() {
+async fn a_fleet_is_migrated_node_by_node() {
     let url = database().await;
     connect(&url).await.batch_execute(TABLE).await.expect("the old table");
     let authority: Arc<dyn Authority> = Arc::new(Embedded::open(&url).await.expect("an engine"));
@@ -192,44 +224,45 @@ async fn a_fleet_moves_over_node_by_node() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_bridging_node_has_both_or_nothing() {
+async fn a_bridging_node_holds_both_locks_or_neither() {
     let url = database().await;
     let client = connect(&url).await;
     client.batch_execute(TABLE).await.expect("the old table");
     let authority: Arc<dyn Authority> = Arc::new(Embedded::open(&url).await.expect("an engine"));
-    let bridge = cluster(&authority, &url, "bridge", Generation::Bridging).await;
-    let new = cluster(&authority, &url, "new", Generation::New).await;
+    let bridge = Node::start(&authority, &url, "bridge", Generation::Bridging).await;
+    let new = Node::start(&authority, &url, "new", Generation::New).await;
     let old = OldNode { client: connect(&url).await, owner: "old".to_owned() };
 
-    // An old node is kept out by the row, a new one by the lock.
-    let guard = bridge.lock_session("a").await.expect("free").expect("enabled");
+    // The row excludes an old node, the lock a new one.
+    let locked = bridge.lock("a").await;
     assert!(!old.try_lock("a").await);
-    assert!(new.locks().expect("enabled").try_acquire("a").await.is_err());
-    let kept = guard.deadline();
-    let is_kept = async || guard.deadline() > kept.plus(Duration::from_secs(5)) && !old.try_lock("a").await;
-    wait_for("both to be renewed", PATIENCE, is_kept).await.expect("kept");
-    guard.release().await.expect("released");
-    wait_for("the row", PATIENCE, async || old.try_lock("a").await).await.expect("given back");
+    assert!(!new.can_lock("a").await);
+    let first = locked.deadline();
+    let is_renewed =
+        async || locked.deadline() > first.plus(Duration::from_secs(5)) && !old.try_lock("a").await;
+    wait_for("both to be renewed", PATIENCE, is_renewed).await.expect("renewed");
+    locked.release().await.expect("released");
+    wait_for("the row", PATIENCE, async || old.try_lock("a").await).await.expect("deleted");
     old.unlock("a").await;
 
-    // A row that is taken away takes the guard along, which gives the lock back when it is dropped.
-    let guard = bridge.lock_session("a").await.expect("free").expect("enabled");
+    // A lost row ends the work; the lock is free when the session is dropped.
+    let locked = bridge.lock("a").await;
     client.execute("UPDATE session_locks SET owner_id = 'thief'", &[]).await.expect("an answer");
-    let lost = tokio::time::timeout(PATIENCE, guard.lost()).await.expect("told");
-    assert!(matches!(&lost, Lost::Legacy(why) if why.contains("another node")), "{lost}");
-    assert!(!guard.is_live() && guard.run(async {}).await.is_err());
-    drop(guard);
-    let is_free = async || new.locks().expect("enabled").try_acquire("a").await.is_ok();
-    wait_for("the lock", PATIENCE, is_free).await.expect("free");
+    let lost =
+        tokio::time::timeout(PATIENCE, locked.run(std::future::pending::<()>())).await.expect("dropped");
+    assert!(matches!(lost, Err(LockLost::Row(RowError::Taken))), "{lost:?}");
+    assert!(locked.check().is_err() && locked.run(async {}).await.is_err());
+    drop(locked);
+    wait_for("the lock", PATIENCE, async || new.can_lock("a").await).await.expect("free");
     let thief = client.query_one("SELECT owner_id FROM session_locks", &[]).await.expect("a row");
-    assert_eq!(thief.get::<_, String>(0), "thief", "another's row is left alone");
+    assert_eq!(thief.get::<_, String>(0), "thief", "another owner's row is left alone");
     client.execute("DELETE FROM session_locks", &[]).await.expect("an answer");
 
-    // A wait that is given up leaves neither.
-    let held = new.lock_session("a").await.expect("free").expect("enabled");
-    let waiting = tokio::spawn(async move { bridge.lock_session("a").await.map(drop) });
+    // A cancelled wait leaves neither.
+    let held = new.lock("a").await;
+    let waiting = tokio::spawn(async move { drop(bridge.lock("a").await) });
     wait_for("the row to be taken", PATIENCE, async || !old.try_lock("a").await).await.expect("taken");
     waiting.abort();
-    wait_for("the row to be given back", PATIENCE, async || old.try_lock("a").await).await.expect("free");
+    wait_for("the row to be deleted", PATIENCE, async || old.try_lock("a").await).await.expect("free");
     held.release().await.expect("released");
 }

@@ -1,4 +1,4 @@
-//! What a gate learns from a server.
+//! A server as the source of a gate.
 
 use async_trait::async_trait;
 use reqwest::{Method, Response};
@@ -17,14 +17,10 @@ use solehold_core::{
 };
 use std::collections::VecDeque;
 
-use super::{
-    Http, denied,
-    servers::{Call, Lane},
-    transport::root_cause,
-};
+use super::source::{Frames, NoWatch, Source};
 use crate::{
     authority::AuthorityError,
-    gate::{Frames, NoWatch, Source},
+    http::{Call, Http, Lane, denied, transport::root_cause},
 };
 
 #[async_trait]
@@ -37,7 +33,7 @@ impl Source for Http {
 
     async fn newest(&self, key: &ResourceKey) -> Result<(MarkLookup, Option<u64>), AuthorityError> {
         let path = paths::resource(key.kind.as_str(), key.key.as_str());
-        let call = self.of_tenant(self.call(Method::GET, path), &key.tenant);
+        let call = of_tenant(self, self.call(Method::GET, path), &key.tenant);
         match self.servers().ask::<resources::ResourceBody>(Lane::Work, &call).await? {
             Ok(resource) => {
                 let session = resource.lease.and_then(|lease| lease.session_id).map(SessionId);
@@ -56,7 +52,7 @@ impl Source for Http {
         kind: Option<&Name>,
         from: Option<Cursor>,
     ) -> Result<Box<dyn Frames>, NoWatch> {
-        let mut call = self.of_tenant(self.call(Method::GET, paths::watch()), tenant);
+        let mut call = of_tenant(self, self.call(Method::GET, paths::watch()), tenant);
         call.query.extend(kind.map(|kind| ("kind", kind.to_string())));
         call.query.extend(from.map(|from| ("from", from.to_string())));
         match self.servers().stream(&call).await? {
@@ -67,14 +63,12 @@ impl Source for Http {
     }
 }
 
-impl Http {
-    /// A question about a tenant, unless everything is asked for one already.
-    fn of_tenant(&self, mut call: Call, tenant: &Name) -> Call {
-        if !self.servers().has_tenant() {
-            call.query.push(("tenant", tenant.to_string()));
-        }
-        call
+/// A request about a tenant, unless the client is configured for one already.
+fn of_tenant(http: &Http, mut call: Call, tenant: &Name) -> Call {
+    if !http.servers().has_tenant() {
+        call.query.push(("tenant", tenant.to_string()));
     }
+    call
 }
 
 /// The frames of a server's stream.
@@ -95,7 +89,7 @@ impl Frames for SseFrames {
     async fn next(&mut self) -> Result<Option<WatchFrame>, AuthorityError> {
         loop {
             while let Some(frame) = self.frames.pop_front() {
-                // A sort of frame that came later than this client tells nothing.
+                // Frames of a type that this client does not know are skipped.
                 if let Some(frame) = WatchFrame::from_sse(&frame)
                     .map_err(|error| AuthorityError::unreachable(error.to_string()))?
                 {

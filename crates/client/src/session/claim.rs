@@ -1,0 +1,68 @@
+//! One claim on a resource. Dropped, it ends.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
+
+use super::inner::{Inner, KnownSet};
+use crate::authority::{HeldLease, ResourceName};
+
+/// A claim on a resource, for as long as this value lives.
+#[derive(Debug)]
+pub(crate) struct ResourceClaim {
+    inner: Arc<Inner>,
+    resource: ResourceName,
+    ends_leases: AtomicBool,
+    is_given_up: bool,
+}
+
+impl ResourceClaim {
+    pub fn new(inner: &Arc<Inner>, resource: ResourceName) -> Self {
+        inner.claims.begin(&resource);
+        Self::begun(inner, resource)
+    }
+
+    /// The first claim on the resource of a lease, and the set that shows the lease; none if it may not be adopted.
+    pub fn on_unclaimed(inner: &Arc<Inner>, lease: &HeldLease) -> Option<(KnownSet, Self)> {
+        inner.while_unguarded(lease, |known| {
+            let is_ours = inner.claims.begin_if_unclaimed(&lease.resource, lease.lease, known.asked);
+            is_ours.then(|| (known, Self::begun(inner, lease.resource.clone())))
+        })
+    }
+
+    fn begun(inner: &Arc<Inner>, resource: ResourceName) -> Self {
+        Self { inner: inner.clone(), resource, ends_leases: AtomicBool::new(false), is_given_up: false }
+    }
+
+    pub fn inner(&self) -> &Arc<Inner> {
+        &self.inner
+    }
+
+    pub fn resource(&self) -> &ResourceName {
+        &self.resource
+    }
+
+    /// From now on requests are sent under this claim that end leases.
+    pub fn ends_leases(&self) {
+        self.ends_leases.store(true, Ordering::SeqCst);
+    }
+
+    /// Its request was given up, and may still be granted.
+    pub fn given_up(&mut self) {
+        if !self.is_given_up {
+            self.is_given_up = true;
+            self.inner.claims.begin_unconfirmed();
+        }
+    }
+}
+
+impl Drop for ResourceClaim {
+    fn drop(&mut self) {
+        if self.is_given_up {
+            self.inner.claims.end_unconfirmed();
+        }
+        let answered = self.ends_leases.get_mut().then(|| self.inner.clock().now());
+        self.inner.claims.end(&self.resource, answered);
+    }
+}
