@@ -71,12 +71,12 @@ class Trouble(Case):
                 await self.until_said("the session of patient was not renewed")
                 again = Solehold(port=port, data_dir=server.data_dir)
                 self.addCleanup(again.stop)
-                await self.until_said("the session of patient is renewed again, after ")
+                await self.until_said("renewed the session of patient again after ")
                 self.assertTrue(guard.is_live())
         (warned,) = self.log.with_level("WARNING")
         self.assertRegex(warned, r"connection refused.*: unless a server answers, it is lost in \d+\.\d s")
         told = [" ".join(text.split(" ")[:2]) for text in self.log.with_level("INFO")]
-        self.assertEqual(told, ["opened session", "the session", "closed session"])
+        self.assertEqual(told, ["opened session", "renewed the", "closed session"])
 
     async def test_a_loss_is_told_once_with_what_is_lost(self) -> None:
         server = Solehold()
@@ -87,9 +87,9 @@ class Trouble(Case):
             with self.assertRaises(Lost):
                 await guards[0].run(asyncio.Event().wait())
             await guards[1].lost()
-        told = [text for text in self.log.with_level("WARNING") if "is lost, and with it" in text]
+        told = [text for text in self.log.with_level("WARNING") if "session of loser lost with" in text]
         self.assertEqual(len(told), 1)
-        self.assertIn(f"with it scene/hall-0 (token {guards[0].token}), scene/hall-1 ", told[0])
+        self.assertIn(f"lost with scene/hall-0 (token {guards[0].token}), scene/hall-1 ", told[0])
         self.assertIn(", 2 more: the deadline passed", told[0])
         self.assertEqual(len(self.log.with_level("WARNING")), 2, self.log.with_level("WARNING"))
 
@@ -101,7 +101,7 @@ class Trouble(Case):
             await client.request("POST", "/api/v1/resources/scene/hall/lease/revoke", {"token": guard.token})
             await guard.lost()
         self.assertEqual(
-            self.log.with_level("WARNING"), [f"loser lost scene/hall (token {guard.token}): someone else ended its lease"]
+            self.log.with_level("WARNING"), [f"loser lost scene/hall (token {guard.token}): another client ended its lease"]
         )
 
     async def test_a_server_that_is_gone_is_told_once_however_many_ask(self) -> None:

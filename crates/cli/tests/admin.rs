@@ -294,7 +294,7 @@ async fn ttl_max_is_lowered_only_when_nothing_is_held_for_longer() -> Result<()>
     let data = folder.path().display().to_string();
     run(["admin", "key", "create", "--name", "x", "--role", "admin", "--data-dir", &data]).await?.good()?;
     let embedded = run(["admin", "lower-ttl-max", "30s", "--data-dir", &data]).await?;
-    assert!(embedded.code == Some(2) && embedded.stderr.contains("keeps no ttl_max"), "{embedded:?}");
+    assert!(embedded.code == Some(2) && embedded.stderr.contains("does not store ttl_max"), "{embedded:?}");
     let odd = run(["admin", "lower-ttl-max", "2d", "--engine", &url]).await?;
     assert!(odd.code == Some(2) && odd.stderr.contains("write a time from 1s to 24h"), "{odd:?}");
     Ok(())

@@ -29,7 +29,7 @@ async fn placement() -> Result<()> {
     };
     assert_eq!(code, Some(2));
     assert!(
-        said.contains("there is no shift") && said.contains("solehold deploy shift --to GROUP"),
+        said.contains("no shift is in progress") && said.contains("solehold deploy shift --to GROUP"),
         "{said}"
     );
     seen(&server, "deploy shift --to green --percent 0").await?;

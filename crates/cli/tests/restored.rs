@@ -139,7 +139,7 @@ async fn a_folder_put_back_in_place_gives_no_lease_or_token_again_once_a_holder_
         "{refused}"
     );
     let detail = refused["detail"].as_str().unwrap_or_default();
-    assert!(detail.contains("nothing is granted or renewed"), "{refused}");
+    assert!(detail.contains("leases are neither granted nor renewed"), "{refused}");
     let another = holder.epoch(&third).await?;
     assert!(another > epoch, "{another} after {epoch}");
     // It stays so, whether or not it is shown again, and over a restart.
@@ -184,7 +184,7 @@ async fn a_copied_store_that_grants_nothing_yet_says_so_at_readyz_and_in_a_gauge
     let server = common::server().data_dir(&copy).start().await?;
     let barred = ready(&server).await?;
     assert_eq!(barred["ready"], true, "it can be read: {barred}");
-    assert!(barred["reason"].as_str().is_some_and(|why| why.contains("nothing is granted")), "{barred}");
+    assert!(barred["reason"].as_str().is_some_and(|why| why.contains("leases are neither granted nor renewed")), "{barred}");
     assert!(barred["barred_ms"].as_u64().is_some_and(|ms| ms > 60_000), "{barred}");
     assert!(gauge(&server).await? > 60.0);
     ask(&server, "admin restored --holders-stopped").await?.good()?;

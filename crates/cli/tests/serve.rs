@@ -223,7 +223,7 @@ async fn connections_do_not_take_the_files_that_the_store_needs() -> Result<()> 
     drop((open, raised));
     // It may not: the next ones wait, and it says why.
     let (bound, address) = with_files("ulimit -n 200", &two).await?;
-    let warned = async || bound.logs().contains("raise its limit (ulimit -n, LimitNOFILE)");
+    let warned = async || bound.logs().contains("open-file limit is too low for connections_max");
     wait_for("the warning", SOON, warned).await?;
     let mut open = Vec::new();
     for _ in 0..400 {
@@ -375,7 +375,7 @@ async fn a_full_disk_at_the_first_start_is_named_and_is_no_fault_of_the_configur
         let data_dir = data.display().to_string();
         let ran = run(["serve", "--listen", "127.0.0.1:0", "--data-dir", &data_dir]).await?;
         assert_eq!(ran.code, Some(5), "{left} bytes left: {}", ran.stderr);
-        let said = format!("the disk that has the data folder {data_dir} is full");
+        let said = format!("the disk of data folder {data_dir} is full");
         assert!(ran.stderr.contains(&said), "{left} bytes left: {}", ran.stderr);
         std::fs::remove_dir_all(&data)?;
         std::fs::remove_file(&filler)?;

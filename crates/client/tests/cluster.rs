@@ -24,7 +24,7 @@ impl Start {
         match self {
             Starts => "starts",
             StartsWithWarning => "starts, with a warning",
-            IsRefused => "is refused, and told the other's name",
+            IsRefused => "is refused; the error names the other",
         }
     }
 }

@@ -360,7 +360,7 @@ mod tests {
             lane.abort();
             assert!(lane.await.is_err());
         }
-        assert!(health.check().is_err_and(|error| error.to_string().contains("lane has died")));
+        assert!(health.check().is_err_and(|error| error.to_string().contains("lane of the engine has died")));
         let expire =
             solehold_core::command::Command::ExpireSession(solehold_core::key::SessionId(uuid::Uuid::nil()));
         assert!(driver.submit(expire.into()).await.is_err());

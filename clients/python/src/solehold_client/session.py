@@ -284,8 +284,8 @@ class Session:
         for lease in self._holdings.take((epoch, view.revision), view.leases):
             if hold := self._holds.pop(lease[0], None):
                 hold.reissued = next((token for lease_id, token in view.leases if lease_id == lease[0]), None)
-                LOG.warning("%s lost %s: the server has ended its lease", self.holder, hold)
-                hold.loss.declare(Lost("ended", f"the lease on {hold.kind}/{hold.key} was ended by the server"))
+                LOG.warning("%s lost %s: another client ended its lease", self.holder, hold)
+                hold.loss.declare(Lost("ended", f"the lease on {hold.kind}/{hold.key} was ended by another client"))
         now = self.client.clock.now()
         self._renewer.answered(now, sent=sent, ttl_left=view.ttl_left, slack=view.slack)
         if self._failing_since is not None and self._renewer.is_live(now):
@@ -309,7 +309,7 @@ class Session:
         lost = self._renewer.lost
         if lost is not None:
             if self._loss.declared is None and lost.why != "closed":
-                LOG.warning("lost the session of %s with %s: %s", self.holder, _shown(self._holds.values()), lost)
+                LOG.warning("session of %s lost with %s: %s", self.holder, _shown(self._holds.values()), lost)
             self._loss.declare(lost)
             for hold in self._holds.values():
                 hold.loss.declare(lost)

@@ -146,7 +146,7 @@ async fn without_the_lease_nothing_is_run() -> Result<()> {
         ("run --lease job/b --ttl 0", &url, 102, "--ttl must be 1s to 24h"),
         ("run --lease job/b --ttl 10h", &url, 102, "--ttl must be 1s to 5m"),
         ("run --lease job/b --policy forever", &url, 102, "grace=5m"),
-        ("run --lease job/b --ttl 3s --term-before 2s", &url, 102, "not below half of the ttl, 3s"),
+        ("run --lease job/b --ttl 3s --term-before 2s", &url, 102, "must be less than half of the ttl, 3s"),
         ("run --lease nightly", &url, 102, "KIND/KEY"),
         ("run --lease job/b --wait 1s --no-wait", &url, 102, "cannot be used with"),
         ("run", &url, 102, "--lease"),

@@ -1,4 +1,7 @@
-use std::sync::{Arc, Mutex, PoisonError};
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
 use anyhow::{Context, Result, ensure};
 use futures_util::StreamExt as _;
@@ -16,6 +19,8 @@ use tokio::task::JoinSet;
 
 use super::world::{Api, Inbox, PATIENCE, Place, is_generic};
 
+/// How long one attempt to connect may take.
+const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 const EXCHANGE: &str = "solehold.events";
 const KEYS: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
 
@@ -24,12 +29,16 @@ fn place(url: &str, of_relay: &str) -> Result<Place> {
 }
 
 async fn connect(url: &str) -> Result<(Connection, Channel)> {
-    let connection = wait_for("RabbitMQ to take a client", PATIENCE, async || {
-        Connection::connect(url, ConnectionProperties::default()).await.ok()
-    });
-    let connection = connection.await?;
-    let channel = connection.create_channel().await?;
-    Ok((connection, channel))
+    // A broker that is killed or starts may accept a connection and never answer on it.
+    let attempt = async || {
+        let connection = Connection::connect(url, ConnectionProperties::default()).await.ok()?;
+        let channel = connection.create_channel().await.ok()?;
+        Some((connection, channel))
+    };
+    wait_for("RabbitMQ to take a client", PATIENCE, async || {
+        tokio::time::timeout(ANSWER_WITHIN, attempt()).await.ok().flatten()
+    })
+    .await
 }
 
 /// A durable queue that gets what is published under these routing keys.
