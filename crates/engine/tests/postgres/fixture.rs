@@ -1,16 +1,19 @@
 //! A database for each case of the conformance suite.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use solehold_conformance::Fixture;
 use solehold_core::{command::Footprint, time::StoreTime};
 use solehold_engine::{
     postgres::{PostgresOptions, PostgresStore},
-    store::Store,
+    store::{Store, StoreError},
 };
-use solehold_testkit::Postgres;
+use solehold_testkit::{Postgres, wait_for};
 use tokio_postgres::NoTls;
+
+/// How long a store may be unavailable.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A database, and what is done to each that is made for the case.
 pub struct Database {
@@ -22,7 +25,7 @@ impl Database {
     /// With this SQL run once the schema is there.
     pub async fn prepared(prepare: &'static str) -> Self {
         let url = create().await;
-        PostgresStore::open(&url, PostgresOptions::default()).await.expect("a store").close().await;
+        open(&url).await.close().await;
         execute(&url, prepare).await;
         Self { url, prepare }
     }
@@ -40,8 +43,16 @@ async fn execute(url: &str, sql: &str) {
     connection.await.expect("the connection").expect("a clean end");
 }
 
+/// Opens a store as `serve` does: while it is unavailable, it is tried again. A busy machine may pause a replica between
+/// two readings of the clock, which looks like a step.
 async fn open(url: &str) -> Arc<dyn Store> {
-    PostgresStore::open(url, PostgresOptions::default()).await.expect("a store")
+    let opened = wait_for("the store", PATIENCE, async || {
+        match PostgresStore::open(url, PostgresOptions::default()).await {
+            Err(StoreError::Unavailable(_)) => None,
+            other => Some(other),
+        }
+    });
+    opened.await.expect("an answer").expect("a store")
 }
 
 #[async_trait]

@@ -121,7 +121,7 @@ async fn waits_for_the_former_program(kit: &Kit, orders: Orders, told: &str) -> 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_first_start_in_a_group_waits_for_the_former_program_and_says_so() -> Result<()> {
     let kit = Kit::new().await?;
-    let told = "the consumer group has members of another program";
+    let told = "the consumer group has members with another assignment strategy";
     waits_for_the_former_program(&kit, kit.orders("one"), told).await
 }
 
@@ -129,7 +129,7 @@ async fn a_first_start_in_a_group_waits_for_the_former_program_and_says_so() -> 
 async fn a_first_start_by_leases_waits_for_the_former_program_and_says_so() -> Result<()> {
     let kit = Kit::new().await?;
     let server = Solehold::builder().start().await?;
-    let told = "may still have members, which work on the same messages; stop them";
+    let told = "may still have members, which process the same messages; stop them";
     waits_for_the_former_program(&kit, kit.lease_orders("one", server.url()), told).await
 }
 

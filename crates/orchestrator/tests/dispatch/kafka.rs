@@ -105,7 +105,7 @@ async fn tasks_go_to_a_topic_and_reports_come_back() -> Result<()> {
         run_timeout: PATIENCE,
     };
     let findings = sender.check(&[stage]).await?;
-    ensure!(findings.len() == 1 && findings[0].text.contains("no topic nowhere"), "{findings:?}");
+    ensure!(findings.len() == 1 && findings[0].text.contains("topic nowhere does not exist"), "{findings:?}");
     let large = refusal(sender.as_ref(), &task(job, &tasks, json!("a".repeat(2_000_000)))).await;
     ensure!(matches!(large, Some(DispatchError::Refused(_))), "{large:?}");
     Ok(())

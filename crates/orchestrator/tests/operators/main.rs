@@ -147,7 +147,7 @@ async fn lists_have_pages(world: &World) -> Result<()> {
         ("/letters?state=dead", "unknown parameter \"state\"; this path has after, limit"),
         ("/letters?after=3", "invalid letter id \"3\": use PARTITION-OFFSET, as in 3-1207"),
         ("/marks?job=a", "unknown parameter \"job\"; this path has id, after, limit"),
-        ("/jobs?after=%00", "no id has a zero character (%00)"),
+        ("/jobs?after=%00", "an id cannot contain a zero character (%00)"),
     ] {
         let refusal = world.refusal(Method::GET, path, "").await?;
         assert_eq!(refusal, (400, "invalid_field".to_owned(), detail.to_owned()), "{path}");

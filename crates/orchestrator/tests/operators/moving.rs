@@ -39,8 +39,8 @@ async fn what_cannot_be_read_is_refused(world: &World, keys: &Keys) -> Result<()
     let import = format!("orchestrator import-marks --config {}", world.own_file());
     let url = keys.url(0);
     for (arguments, code, told) in [
-        (format!("--redis {url} --pattern done:{{offset}}"), 2, "known from the consumer group"),
-        (format!("--redis {url} --pattern done"), 2, "--pattern: \"done\" names no command"),
+        (format!("--redis {url} --pattern done:{{offset}}"), 2, "does not identify a command"),
+        (format!("--redis {url} --pattern done"), 2, "--pattern: \"done\" identifies no command"),
         ("--redis http://127.0.0.1:1".to_owned(), 2, "--redis, as in redis://HOST:PORT/DATABASE"),
         ("--redis redis://127.0.0.1:1".to_owned(), 5, "Redis: "),
     ] {

@@ -227,7 +227,7 @@ pub async fn gate(server: &Server, broker: &Mosquitto) -> Result<Program> {
     ]);
     command.args(["--listen", "127.0.0.1:0", "--ttl", "2s", "--cache-ttl", "4s"]);
     let gate = Program::start("gate", &command, "solehold gate mqtt serves metrics on ").await?;
-    wait_for("messages to flow", PATIENCE, async || gate.logs().contains("messages flow")).await?;
+    wait_for("messages to flow", PATIENCE, async || gate.logs().contains("connected to the broker")).await?;
     Ok(gate)
 }
 
