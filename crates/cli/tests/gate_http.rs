@@ -222,7 +222,11 @@ async fn a_newer_request_stays_out_while_an_older_one_that_was_answered_504_stil
     assert!(text.contains("\"in_flight\"") && text.contains(&expected), "{text}");
     assert_eq!(service.effects(), [old], "the newer one has not passed");
     assert_eq!(proxy.gauge("solehold_gate_requests_unattended").await?, 1.0);
-    assert!(proxy.program.logs().contains("request is still running in the service"), "{}", proxy.program.logs());
+    assert!(
+        proxy.program.logs().contains("request is still running in the service"),
+        "{}",
+        proxy.program.logs()
+    );
 
     service.may_end.notify_one();
     passes(&proxy, "/", new).await?;

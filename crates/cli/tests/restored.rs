@@ -184,7 +184,10 @@ async fn a_copied_store_that_grants_nothing_yet_says_so_at_readyz_and_in_a_gauge
     let server = common::server().data_dir(&copy).start().await?;
     let barred = ready(&server).await?;
     assert_eq!(barred["ready"], true, "it can be read: {barred}");
-    assert!(barred["reason"].as_str().is_some_and(|why| why.contains("leases are neither granted nor renewed")), "{barred}");
+    assert!(
+        barred["reason"].as_str().is_some_and(|why| why.contains("leases are neither granted nor renewed")),
+        "{barred}"
+    );
     assert!(barred["barred_ms"].as_u64().is_some_and(|ms| ms > 60_000), "{barred}");
     assert!(gauge(&server).await? > 60.0);
     ask(&server, "admin restored --holders-stopped").await?.good()?;

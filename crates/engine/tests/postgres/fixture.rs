@@ -43,8 +43,8 @@ async fn execute(url: &str, sql: &str) {
     connection.await.expect("the connection").expect("a clean end");
 }
 
-/// Opens a store as `serve` does: while it is unavailable, it is tried again. A busy machine may pause a replica between
-/// two readings of the clock, which looks like a step.
+/// Opens a store as `serve` does: while it is unavailable, it is tried again. A busy machine may pause a replica
+/// between two readings of the clock, which looks like a step.
 async fn open(url: &str) -> Arc<dyn Store> {
     let opened = wait_for("the store", PATIENCE, async || {
         match PostgresStore::open(url, PostgresOptions::default()).await {

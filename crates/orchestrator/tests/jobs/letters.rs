@@ -240,7 +240,7 @@ async fn one_unreadable_mail_does_not_stop_the_mailbox() {
     let attending = kit.attend(&tenure);
     kit.job_when("a", |job| job.stages[0].state == StageState::Succeeded).await;
     kit.count_when("mailbox", 0).await;
-    assert_eq!(kit.count("unreadable_mail WHERE reason LIKE 'it cannot be read%'").await, 3);
+    assert_eq!(kit.count("unreadable_mail WHERE reason LIKE 'invalid content%'").await, 3);
     assert_eq!(kit.count("unreadable_mail WHERE subject = 'b' AND reason LIKE '%refused%'").await, 1);
     let text = kit.jobs.metrics().text().unwrap();
     assert!(text.contains("unreadable_mail_total 4\n"), "{text}");

@@ -110,7 +110,7 @@ async fn a_report_that_is_too_large_fails_its_attempt_and_stops_no_other() {
     assert_eq!((kit.count("mailbox").await, kit.count(&short).await), (3, 1));
     let attending = kit.attend(&tenure);
     let large = kit.state_when("large", JobState::Failed).await.reason.unwrap();
-    assert!(large.contains("its result has 3145730 bytes, more than 262144"), "{large}");
+    assert!(large.contains("the result has 3145730 bytes, more than 262144"), "{large}");
     let long = kit.state_when("long", JobState::Failed).await.reason.unwrap();
     assert!(long.starts_with("stage decode: no GPU ") && long.ends_with("..."), "{long}");
     assert_eq!(kit.state_when("good", JobState::Succeeded).await.stages[0].state, StageState::Succeeded);
