@@ -353,6 +353,16 @@ pub(super) async fn prove(client: &Weak<Client>, partition: &Partition, position
     commit.await
 }
 
+/// How many members the group has, as far as the broker reports it.
+pub(super) async fn members(client: &Weak<Client>, partition: &Partition) -> Result<usize, NotWon> {
+    let group = partition.group.clone();
+    let request = with_client(client, move |client| {
+        let list = client.fetch_group_list(Some(&group), BROKER_MAX)?;
+        Ok(list.groups().iter().map(|group| group.members().len()).sum())
+    });
+    request.await
+}
+
 /// Runs a blocking request of the client on a thread.
 async fn with_client<T: Send + 'static>(
     client: &Weak<Client>,

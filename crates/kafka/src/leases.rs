@@ -24,7 +24,7 @@ use tokio::sync::Notify;
 
 use super::{
     Handler,
-    group::{NotWon, Start, Terms, Won, is_first, look, note, prove, skip_lost, start, work},
+    group::{NotWon, Start, Terms, Won, is_first, look, members, note, prove, skip_lost, start, work},
     poll::{Client, Order},
     shared::{Entered, Leave},
     tenure::{Ended, TaskContext},
@@ -279,7 +279,12 @@ impl<H: Handler> PlanFollower<H> {
         let terms = &self.terms;
         let topic = context.shared.topic.clone();
         let partition = Partition { group: terms.group.clone(), topic, number };
-        let found = look(context, &self.client, &partition).await?;
+        let mut found = look(context, &self.client, &partition).await?;
+        if is_first(&found.row) {
+            // The offset counts only if it is read when the former system has left: its last commit may come late.
+            self.check_no_members(&partition).await?;
+            found = look(context, &self.client, &partition).await?;
+        }
         let start = start(&partition, &found, terms)?;
         if is_first(&found.row) {
             self.check_group_is_empty(&partition, &start).await?;
@@ -304,17 +309,26 @@ impl<H: Handler> PlanFollower<H> {
     /// group only if the group has no members.
     async fn check_group_is_empty(&self, partition: &Partition, start: &Start) -> Result<(), NotWon> {
         let proven = prove(&self.client, partition, start.position()).await;
-        let not_yet = |why| {
-            NotWon::Again(format!(
-                "the consumer group {} may still have members, which process the same messages; stop them: {why}",
-                partition.group
-            ))
-        };
         proven.map_err(|not_won| match not_won {
-            NotWon::Again(why) => not_yet(why),
+            NotWon::Again(why) => has_members(partition, &why),
             other => other,
         })
     }
+
+    /// The same by the broker's list of members, which changes nothing.
+    async fn check_no_members(&self, partition: &Partition) -> Result<(), NotWon> {
+        match members(&self.client, partition).await? {
+            0 => Ok(()),
+            count => Err(has_members(partition, &format!("the broker lists {count}"))),
+        }
+    }
+}
+
+fn has_members(partition: &Partition, why: &str) -> NotWon {
+    NotWon::Again(format!(
+        "the consumer group {} may still have members, which process the same messages; stop them: {why}",
+        partition.group
+    ))
 }
 
 #[cfg(test)]

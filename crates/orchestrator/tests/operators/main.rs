@@ -218,7 +218,7 @@ async fn odd_requests_are_refused(world: &World) -> Result<()> {
         report.to_string()
     };
     for (body, status, code, detail) in [
-        ("{".to_owned(), 400, "invalid_json", "a report is JSON: EOF"),
+        ("{".to_owned(), 400, "invalid_json", "a report must be JSON: EOF"),
         ("x".repeat(2 * 1024 * 1024 + 1), 413, "payload_too_large", "the body has more than 2097152 bytes"),
         ("7".to_owned(), 400, "invalid_field", "report 1 of 1 is invalid: "),
         ("[{}, 7]".to_owned(), 400, "invalid_field", "report 1 of 2 is invalid: missing field"),
