@@ -129,7 +129,7 @@ async fn jobs_are_finished_without_taking_commands(world: &mut World) -> Result<
     // Beside a process that runs, it does not go on.
     let drain = format!("orchestrator drain --config {}", world.own_file());
     let ended = world.run(&drain).await?;
-    assert!(ended.code == Some(2) && ended.stderr.contains("stop every process"), "{ended:?}");
+    assert!(ended.code == Some(2) && ended.stderr.contains("stop every other process"), "{ended:?}");
     world.program.terminate().await?;
     world.send(0, "CREATE", "d", "m-4").await?;
     let mut command = Command::new(Solehold::binary()?);
