@@ -11,12 +11,15 @@ use std::{marker::PhantomData, ops::Deref};
 
 use axum::{extract::FromRequestParts, http::request::Parts};
 use serde::Deserialize;
-use solehold_api::problem::{ErrorCode, Problem};
+use solehold_api::{
+    admin::Role,
+    problem::{ErrorCode, Problem},
+};
 
 use crate::{
-    Context,
+    context::Context,
     error::ApiError,
-    state::identity::{Identity, Role, role},
+    state::identity::{Identity, role},
 };
 
 /// The router's state.

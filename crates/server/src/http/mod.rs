@@ -17,6 +17,10 @@ pub use json::Json;
 pub(crate) use path::without_trailing_slash;
 
 pub use crate::{
+    context::Context,
     error::ApiError,
-    state::identity::{Identity, role},
+    state::{
+        identity::{Identity, role},
+        quota::Quota,
+    },
 };

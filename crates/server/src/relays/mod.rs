@@ -46,7 +46,7 @@ use message::Message;
 pub use topic::{Style, Topic, TopicError};
 use window::Failure;
 
-use crate::{Context, metrics::Metrics};
+use crate::{context::Context, metrics::Metrics};
 
 /// The tenant of the relays' own leases, and their kind.
 const TENANT: &str = "solehold";

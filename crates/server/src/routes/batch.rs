@@ -15,12 +15,11 @@ use solehold_engine::EngineError;
 use utoipa_axum::router::OpenApiRouter;
 
 use crate::{
-    Context,
     context::{
         commands::{new_lease_id, unexpected},
         tenants::Named,
     },
-    http::{ApiError, Body, Caller, GuardedContext, Json, Params, TenantQuery, role},
+    http::{ApiError, Body, Caller, Context, GuardedContext, Json, Params, TenantQuery, role},
 };
 
 /// For how many refused items of a batch the response explains how their leases ended: each reads the history.

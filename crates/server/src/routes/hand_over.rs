@@ -16,9 +16,8 @@ use utoipa_axum::router::OpenApiRouter;
 
 use super::{resource_view::ResourceView, resources::ResourcePath};
 use crate::{
-    Context,
     context::commands::{new_lease_id, unexpected},
-    http::{ApiError, Body, Caller, GuardedContext, Json, NamePath, Params, TenantQuery, role},
+    http::{ApiError, Body, Caller, Context, GuardedContext, Json, NamePath, Params, TenantQuery, role},
 };
 
 pub fn routes() -> OpenApiRouter<GuardedContext> {

@@ -38,10 +38,7 @@ use solehold_api::{
 };
 use utoipa_axum::router::OpenApiRouter;
 
-use crate::{
-    Context,
-    http::{Anyone, ApiError, GuardedContext, around},
-};
+use crate::http::{Anyone, ApiError, Context, GuardedContext, around};
 
 pub(crate) use ops::{Liveness, liveness};
 

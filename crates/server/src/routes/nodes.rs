@@ -16,8 +16,7 @@ use solehold_engine::store::{HolderPage, HolderQuery};
 use utoipa_axum::router::OpenApiRouter;
 
 use crate::{
-    Context,
-    http::{ApiError, Caller, GuardedContext, Json, NamePath, Params, role},
+    http::{ApiError, Caller, Context, GuardedContext, Json, NamePath, Params, role},
     routes::{resource_view::resource_key, watch::wire_cursor},
 };
 

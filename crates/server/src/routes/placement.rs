@@ -23,8 +23,9 @@ use solehold_core::{
 use utoipa_axum::router::OpenApiRouter;
 
 use crate::{
-    Context,
-    http::{ApiError, Body, Caller, GuardedContext, Identity, Json, NamePath, Params, TenantQuery, role},
+    http::{
+        ApiError, Body, Caller, Context, GuardedContext, Identity, Json, NamePath, Params, TenantQuery, role,
+    },
     placement::{self, Planned},
     routes::resource_view::{ResourceView, resource_key},
 };

@@ -14,7 +14,7 @@ use solehold_core::{
 };
 use solehold_engine::store::{LoadedRows, ResourcePage, ResourceQuery};
 
-use crate::{Context, http::ApiError};
+use crate::http::{ApiError, Context};
 
 /// The resource of a kind that a path names by the parameter `field`.
 pub fn resource_key(tenant: Name, kind: &str, field: &str, key: &str) -> Result<ResourceKey, ApiError> {

@@ -24,9 +24,10 @@ use solehold_engine::store;
 use utoipa_axum::router::OpenApiRouter;
 
 use crate::{
-    Context,
     context::commands::new_lease_id,
-    http::{ApiError, Body, Caller, GuardedContext, Identity, Json, NamePath, Params, TenantQuery, role},
+    http::{
+        ApiError, Body, Caller, Context, GuardedContext, Identity, Json, NamePath, Params, TenantQuery, role,
+    },
     routes::{
         history::event_page,
         resource_view::{ResourceView, nobody_holds, resource_key, resource_page},

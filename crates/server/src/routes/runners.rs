@@ -36,10 +36,10 @@ use super::{
     sessions::{lease_set, witness},
 };
 use crate::{
-    Context, Quota,
     context::{commands::new_session_id, incarnation::is_own, tenants::Named},
     http::{
-        ApiError, Body, Caller, ChosenSession, GuardedContext, Json, NamePath, Params, TenantQuery, role,
+        ApiError, Body, Caller, ChosenSession, Context, GuardedContext, Json, NamePath, Params, Quota,
+        TenantQuery, role,
     },
     placement::KnownRunner,
     routes::resource_view::resource_page,

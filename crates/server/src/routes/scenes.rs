@@ -25,9 +25,8 @@ use solehold_engine::store::{ResourcePage, ResourceQuery};
 use utoipa_axum::router::OpenApiRouter;
 
 use crate::{
-    Context,
     context::commands::new_lease_id,
-    http::{ApiError, Body, Caller, GuardedContext, Json, NamePath, Params, TenantQuery, role},
+    http::{ApiError, Body, Caller, Context, GuardedContext, Json, NamePath, Params, TenantQuery, role},
     routes::resource_view::{ResourceView, resource_key, resource_page},
 };
 

@@ -19,10 +19,10 @@ use solehold_engine::{LeaseSet, news::SessionNews, store};
 use utoipa_axum::router::OpenApiRouter;
 
 use crate::{
-    Context, Quota,
     context::{about, commands::new_session_id, tenants::Named},
     http::{
-        ApiError, Body, Caller, ChosenSession, GuardedContext, Json, NamePath, Params, TenantQuery, role,
+        ApiError, Body, Caller, ChosenSession, Context, GuardedContext, Json, NamePath, Params, Quota,
+        TenantQuery, role,
     },
     routes::watch::wire_cursor,
 };

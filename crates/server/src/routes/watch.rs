@@ -32,8 +32,7 @@ use tokio::sync;
 use utoipa_axum::router::OpenApiRouter;
 
 use crate::{
-    Context,
-    http::{ApiError, Caller, GuardedContext, Identity, Params, role},
+    http::{ApiError, Caller, Context, GuardedContext, Identity, Params, role},
     state::quota::OpenWatch,
 };
 

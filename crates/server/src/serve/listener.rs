@@ -28,9 +28,9 @@ use super::{
     tls::{self, Acceptor, TlsError},
 };
 use crate::{
-    ServerLimits,
     error::ApiError,
     http::{Peer, without_trailing_slash},
+    limits::ServerLimits,
     state::keys,
 };
 

@@ -27,7 +27,7 @@ use listener::{Listener, bind};
 pub use tls::{Acceptor, Protocols, Tls, TlsError};
 
 use crate::{
-    Context,
+    context::Context,
     context::ContextOptions,
     metrics::Metrics,
     relays::{self, Relays},

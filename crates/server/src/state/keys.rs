@@ -11,7 +11,8 @@ use rand::Rng;
 use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize};
 use solehold_api::{
-    admin, field,
+    admin::{self, Role},
+    field,
     problem::{ErrorCode, Problem},
 };
 use solehold_core::{
@@ -25,10 +26,7 @@ use solehold_core::{
 use solehold_engine::Engine;
 use subtle::ConstantTimeEq;
 
-use super::{
-    identity::Role,
-    records::{self, collection, record, store_time},
-};
+use super::records::{self, collection, record, store_time};
 use crate::error::ApiError;
 
 /// The beginning of key texts that are created here.

@@ -20,8 +20,7 @@ use solehold_engine::history::{Bar, Beginning};
 use utoipa_axum::router::OpenApiRouter;
 
 use crate::{
-    Context,
-    http::{ApiError, Body, Caller, GuardedContext, Json, NamePath, Params, role},
+    http::{ApiError, Body, Caller, Context, GuardedContext, Json, NamePath, Params, role},
     state::{
         keys::{self, Key},
         quota,

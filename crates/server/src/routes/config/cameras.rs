@@ -21,9 +21,10 @@ use utoipa_axum::router::OpenApiRouter;
 
 use super::{Site, SitePath, changes, is_at, keeping, shown, zones_at};
 use crate::{
-    Context,
     context::tenants::Named,
-    http::{ApiError, Body, Caller, GuardedContext, Identity, Json, NamePath, Params, TenantQuery, role},
+    http::{
+        ApiError, Body, Caller, Context, GuardedContext, Identity, Json, NamePath, Params, TenantQuery, role,
+    },
     routes::resource_view::{ResourceView, resource_key, resource_page},
 };
 

@@ -22,8 +22,7 @@ use solehold_engine::store::ResourceQuery;
 use utoipa_axum::router::OpenApiRouter;
 
 use crate::{
-    Context,
-    http::{ApiError, Caller, GuardedContext, Identity, Json, NamePath, Params, TenantQuery, role},
+    http::{ApiError, Caller, Context, GuardedContext, Identity, Json, NamePath, Params, TenantQuery, role},
     routes::resource_view::{ResourceView, resource_page},
 };
 

@@ -15,8 +15,7 @@ use utoipa_axum::router::OpenApiRouter;
 
 use super::{Site, SitePath, all, changes, keeping};
 use crate::{
-    Context, Quota,
-    http::{ApiError, Body, Caller, GuardedContext, Identity, Json, NamePath, Params, role},
+    http::{ApiError, Body, Caller, Context, GuardedContext, Identity, Json, NamePath, Params, Quota, role},
     routes::resource_view::{ResourceView, resource_page},
 };
 

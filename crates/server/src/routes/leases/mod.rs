@@ -10,9 +10,9 @@ use serde_json::json;
 use solehold_api::{
     document::{read, to_document},
     field, kind,
-    leases::{AcquireLease, EndedLease, Envelope, HeartbeatLease, ReleaseLease, RenewLease, RevokeLease},
+    leases::{AcquireLease, Envelope, HeartbeatLease, ReleaseLease, RenewLease, RevokeLease},
     paths,
-    problem::ErrorCode,
+    problem::{EndedLease, ErrorCode},
     runners::RunnerAttributes,
     terms::AcquireTerms,
 };
@@ -28,9 +28,8 @@ use utoipa_axum::router::OpenApiRouter;
 use self::reply::Reply;
 use super::config;
 use crate::{
-    Context,
     context::{commands::new_lease_id, tenants::Named},
-    http::{ApiError, Body, Caller, GuardedContext, Json, NamePath, Params, TenantQuery, role},
+    http::{ApiError, Body, Caller, Context, GuardedContext, Json, NamePath, Params, TenantQuery, role},
     routes::resource_view::{ResourceView, resource_key},
 };
 

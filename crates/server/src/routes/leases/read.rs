@@ -21,9 +21,8 @@ use super::{
     reply::{self, Reply},
 };
 use crate::{
-    Context,
     context::tenants::Named,
-    http::{ApiError, Caller, GuardedContext, Json, NamePath, Params, TenantQuery, role},
+    http::{ApiError, Caller, Context, GuardedContext, Json, NamePath, Params, TenantQuery, role},
     routes::{
         history::event_page,
         resource_view::{ResourceView, nobody_holds, resource_key, resource_page},
