@@ -3,12 +3,13 @@
 use std::fmt;
 
 use crate::{
+    body::given,
     field::{Checked, Faults},
     limits::{KEY_EXPIRY_SECONDS_MAX, KEY_GRACE_SECONDS_DEFAULT, KEY_GRACE_SECONDS_MAX, KEY_SCOPES_MAX},
     page::PageCursor,
     time::Timestamp,
 };
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Serialize};
 use solehold_core::call::ResourceScope;
 
 /// The permissions of a key.
@@ -27,17 +28,14 @@ pub enum Role {
 /// A text that is shown once, and never in logs.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-#[cfg_attr(feature = "openapi", schema(value_type = String))]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(value_type = String))]
 pub struct Secret(String);
 
 impl Secret {
-    /// Keeps a secret.
     pub fn new(text: impl Into<String>) -> Self {
         Self(text.into())
     }
 
-    /// The secret itself.
     pub fn reveal(&self) -> &str {
         &self.0
     }
@@ -61,7 +59,6 @@ pub struct KeyScope {
 }
 
 impl KeyScope {
-    /// As core has it.
     pub fn resources(&self, faults: &mut Faults, field: &str) -> Option<ResourceScope> {
         let kind = faults.name(&format!("{field}.kind"), &self.kind)?;
         let key_prefix = match self.key_prefix.as_deref() {
@@ -135,7 +132,6 @@ pub struct RotateKey {
 }
 
 impl RotateKey {
-    /// For how many milliseconds the old secret still works.
     pub fn grace_ms(&self) -> Checked<u64> {
         let mut faults = Faults::default();
         let seconds = self.grace_seconds.unwrap_or(KEY_GRACE_SECONDS_DEFAULT);
@@ -209,22 +205,17 @@ pub struct Quotas {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct QuotaChanges {
     /// Declared resources.
-    #[serde(deserialize_with = "named", skip_serializing_if = "Option::is_none")]
+    #[serde(deserialize_with = "given", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<u64>, required = false))]
     pub resources: Option<Option<u64>>,
     /// Active sessions.
-    #[serde(deserialize_with = "named", skip_serializing_if = "Option::is_none")]
+    #[serde(deserialize_with = "given", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<u64>, required = false))]
     pub sessions: Option<Option<u64>>,
     /// Open watches.
-    #[serde(deserialize_with = "named", skip_serializing_if = "Option::is_none")]
+    #[serde(deserialize_with = "given", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<u64>, required = false))]
     pub watches: Option<Option<u64>>,
-}
-
-/// Tells `null` from what is not named at all.
-fn named<'de, D: Deserializer<'de>>(given: D) -> Result<Option<Option<u64>>, D::Error> {
-    Option::deserialize(given).map(Some)
 }
 
 impl QuotaChanges {
@@ -238,7 +229,6 @@ impl QuotaChanges {
         }
     }
 
-    /// `quotas` with these changes.
     pub fn of(self, quotas: Quotas) -> Quotas {
         Quotas {
             resources: self.resources.unwrap_or(quotas.resources),

@@ -103,12 +103,10 @@ lease_requests! {
 }
 
 impl RenewItem {
-    /// The reported progress, if any.
     pub fn stats(&self) -> Checked<Option<Document>> {
         stats_document(self.stats.as_ref())
     }
 
-    /// The claim, and the new time to live, if one is given.
     pub fn claim(&self, tenant: &Name) -> Checked<(Claim, Option<u64>)> {
         let mut faults = Faults::default();
         let target = faults.take_all("", target(tenant, &self.kind, &self.key, self.lease_id));
@@ -129,7 +127,6 @@ lease_requests! {
 }
 
 impl ReleaseItem {
-    /// The claim, and the final state document for the next holder.
     pub fn claim(&self, tenant: &Name) -> Checked<(Claim, Option<StateWrite>)> {
         let mut faults = Faults::default();
         let target = faults.take_all("", target(tenant, &self.kind, &self.key, self.lease_id));

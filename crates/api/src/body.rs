@@ -42,6 +42,13 @@ pub(crate) fn object<'de, T: DeserializeOwned, D: Deserializer<'de>>(given: D) -
     serde_json::from_value(Value::Object(fields)).map_err(D::Error::custom)
 }
 
+/// Tells a field that is null from one that is not given.
+pub(crate) fn given<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
+    field: D,
+) -> Result<Option<Option<T>>, D::Error> {
+    Option::deserialize(field).map(Some)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

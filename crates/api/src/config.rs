@@ -23,7 +23,6 @@ use crate::{
 
 /// The number that stands for the whole frame, and so for no zone.
 const WHOLE_FRAME: &str = "0";
-/// The default type of a zone.
 const ZONE_KIND_DEFAULT: &str = "include";
 
 /// The id of a zone: a number or a name. It is returned as it was given.
@@ -87,13 +86,6 @@ pub struct Zone {
 }
 
 impl Zone {
-    /// All that is wrong with it.
-    pub fn validate(&self) -> Checked<()> {
-        let mut faults = Faults::default();
-        self.check("", &mut faults);
-        faults.done()
-    }
-
     fn check(&self, at: &str, faults: &mut Faults) {
         let field = |field: &str| join(at, field);
         let id = self.zone_id.to_string();
@@ -134,7 +126,6 @@ impl Zone {
         name("zone_id", &format!("{}/{}", part(site), part(&zone_id.to_string())))
     }
 
-    /// The resource that a zone of this site is declared as.
     pub fn declaration(&self, site: &Name) -> Checked<Declaration> {
         let mut faults = Faults::default();
         self.check("", &mut faults);
@@ -143,7 +134,6 @@ impl Zone {
         faults.finish(|| Some(Declaration { site, attributes: attributes?, ..Declaration::default() }))
     }
 
-    /// The zone that a resource is, if it is one.
     pub fn of(resource: &Resource) -> Option<Self> {
         read(&resource.declared.as_ref()?.attributes)
     }
@@ -157,7 +147,6 @@ impl Zone {
         self
     }
 
-    /// Whether it applies to a camera of its site.
     pub fn is_for(&self, camera_uuid: &str) -> bool {
         self.camera_uuid.as_ref().is_none_or(|uuid| uuid == camera_uuid)
     }
@@ -286,13 +275,6 @@ impl Camera {
             faults.check(given == site, "site_id", "is not the one in the path");
         }
         self.tenant_id.get_or_insert_with(|| tenant.to_owned());
-        faults.done()
-    }
-
-    /// All that is wrong with it.
-    pub fn validate(&self) -> Checked<()> {
-        let mut faults = Faults::default();
-        self.check(&mut faults);
         faults.done()
     }
 
@@ -457,8 +439,7 @@ pub struct ZoneList {
 
 /// The query of a list of cameras. A page may have fewer items than `limit`; the last has no `next`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::IntoParams))]
-#[cfg_attr(feature = "openapi", into_params(parameter_in = Query))]
+#[cfg_attr(feature = "openapi", derive(utoipa::IntoParams), into_params(parameter_in = Query))]
 pub struct CameraQuery {
     /// Only at this site.
     pub site_id: Option<String>,

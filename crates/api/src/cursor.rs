@@ -2,8 +2,6 @@
 
 use std::{fmt, str::FromStr};
 
-use serde::{Deserialize, Serialize};
-
 use crate::field::FieldError;
 
 /// A point in the stream of all changes: `epoch.revision`. Epochs tell a restored store from the one before.
@@ -16,8 +14,7 @@ use crate::field::FieldError;
 /// assert_eq!(cursor.to_string(), "1.42");
 /// # Ok::<(), solehold_api::field::FieldError>(())
 /// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Cursor {
     /// The epoch of the store.
     pub epoch: u64,
@@ -38,18 +35,7 @@ impl FromStr for Cursor {
     }
 }
 
-impl TryFrom<String> for Cursor {
-    type Error = FieldError;
-    fn try_from(text: String) -> Result<Self, FieldError> {
-        text.parse()
-    }
-}
-
-impl From<Cursor> for String {
-    fn from(cursor: Cursor) -> Self {
-        cursor.to_string()
-    }
-}
+text_on_the_wire!(Cursor);
 
 impl fmt::Display for Cursor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

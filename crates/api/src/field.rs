@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, fmt};
 use serde::{Deserialize, Serialize};
 use solehold_core::key::Name;
 
-use crate::limits::LABELS_MAX;
+use crate::limits::{LABELS_MAX, REASON_BYTES_MAX};
 
 /// An invalid field.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
@@ -30,7 +30,6 @@ impl FieldError {
         Self { field: field.into(), message: message.into(), minimum: None, maximum: None }
     }
 
-    /// Sets the bounds of the number.
     #[must_use]
     pub fn bounds(self, minimum: u64, maximum: u64) -> Self {
         Self { minimum: Some(minimum), maximum: Some(maximum), ..self }
@@ -52,9 +51,14 @@ pub fn name(field: &str, value: &str) -> Result<Name, FieldError> {
     Name::new(value).map_err(|error| FieldError::new(field, error.to_string()))
 }
 
-/// Makes a text of the wire a name, if there is one.
 pub fn maybe_name(field: &str, value: Option<&str>) -> Result<Option<Name>, FieldError> {
     value.map(|value| name(field, value)).transpose()
+}
+
+pub(crate) fn reason(given: &Option<String>) -> Checked<Option<String>> {
+    let mut faults = Faults::default();
+    faults.text("reason", given.as_deref(), REASON_BYTES_MAX);
+    faults.finish(|| Some(given.clone()))
 }
 
 /// Collects faults.
@@ -62,7 +66,6 @@ pub fn maybe_name(field: &str, value: Option<&str>) -> Result<Option<Name>, Fiel
 pub struct Faults(Vec<FieldError>);
 
 impl Faults {
-    /// Notes a fault.
     pub fn note(&mut self, field: impl Into<String>, message: impl Into<String>) {
         self.0.push(FieldError::new(field, message));
     }
@@ -95,7 +98,6 @@ impl Faults {
         self.take(maybe_name(field, value))
     }
 
-    /// A whole number within its bounds.
     pub fn within<T: Copy + PartialOrd + fmt::Display>(&mut self, field: &str, value: T, least: T, most: T) {
         let good = least <= value && value <= most;
         self.check(good, field, format!("is {value}; it must be {least} to {most}"));
@@ -117,7 +119,6 @@ impl Faults {
         }
     }
 
-    /// A text within its bytes.
     pub fn text(&mut self, field: &str, value: Option<&str>, bytes_max: usize) {
         let bytes = value.map_or(0, str::len);
         self.check(bytes <= bytes_max, field, format!("has {bytes} bytes; it may have {bytes_max}"));
@@ -137,7 +138,6 @@ impl Faults {
     }
 }
 
-/// The path of a field below another.
 pub(crate) fn join(at: &str, field: &str) -> String {
     if at.is_empty() { field.to_owned() } else { format!("{at}.{field}") }
 }

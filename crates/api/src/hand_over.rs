@@ -127,7 +127,6 @@ pub struct OfferedLease {
 }
 
 impl OfferedLease {
-    /// A pending lease at a time.
     pub fn of(view: &PendingView, now: StoreTime) -> Self {
         let PendingView { key, pending, present } = view;
         Self {

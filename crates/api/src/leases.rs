@@ -23,9 +23,9 @@ use crate::{
     config::check_status,
     cursor::Cursor,
     document::{LeaseAttributes, to_document, to_fields},
-    field::{Checked, Faults},
+    field::{Checked, Faults, reason},
     kind,
-    limits::{CAMERA_TTL, REASON_BYTES_MAX},
+    limits::CAMERA_TTL,
     page::PageCursor,
     paths,
     problem::{EndedLease, Problem},
@@ -133,12 +133,10 @@ pub struct RenewLease {
 }
 
 impl RenewLease {
-    /// The reported progress, if any.
     pub fn stats(&self) -> Checked<Option<Document>> {
         stats_document(self.stats.as_ref().or(self.processing_stats.as_ref()))
     }
 
-    /// The new time to live, if one is given.
     pub fn ttl_ms(&self) -> Checked<Option<u64>> {
         CAMERA_TTL.given(self.ttl_ms.as_ref(), self.ttl_seconds.as_ref()).map_err(|fault| vec![fault])
     }
@@ -157,7 +155,6 @@ pub struct ReleaseLease {
 }
 
 impl ReleaseLease {
-    /// The final state document for the next holder, if there is one.
     pub fn state(&self) -> Checked<Option<StateWrite>> {
         self.state.as_ref().map(FinalState::write).transpose()
     }
@@ -189,7 +186,6 @@ pub struct HeartbeatLease {
 }
 
 impl HeartbeatLease {
-    /// The reported progress, if any.
     pub fn stats(&self) -> Checked<Option<Document>> {
         let mut faults = Faults::default();
         check_status(&mut faults, "camera_status", self.camera_status.as_ref());
@@ -220,9 +216,7 @@ pub struct RevokeLease {
 
 impl RevokeLease {
     pub fn reason(&self) -> Checked<Option<String>> {
-        let mut faults = Faults::default();
-        faults.text("reason", self.reason.as_deref(), REASON_BYTES_MAX);
-        faults.finish(|| Some(self.reason.clone()))
+        reason(&self.reason)
     }
 }
 
@@ -309,7 +303,6 @@ pub struct CameraLease {
 }
 
 impl LeaseBody {
-    /// A lease as it was judged at a revision.
     pub fn of(view: &LeaseView, revision: Revision) -> Self {
         let lease = &view.lease;
         let shown = Self {
@@ -359,7 +352,6 @@ impl LeaseBody {
         shown.named_for_cameras(&pending.attributes)
     }
 
-    /// Adds the pipeline's fields to a lease on a camera.
     fn named_for_cameras(mut self, attributes: &Document) -> Self {
         if self.kind == kind::CAMERA {
             let LeaseAttributes { shard_id, config_version, zone_version } = LeaseAttributes::of(attributes);
@@ -376,11 +368,6 @@ impl LeaseBody {
             });
         }
         self
-    }
-
-    /// The lease that an acquire or renewal returned.
-    pub fn granted(grant: &Grant) -> Self {
-        Self::of(&grant.lease, grant.revision)
     }
 }
 
@@ -427,19 +414,17 @@ pub struct Envelope {
 }
 
 impl Envelope {
-    /// An active lease.
     pub fn held(lease: LeaseBody) -> Self {
         let lease = Box::new(lease);
         let flat = FlatFields::Lease(lease.clone());
         Self { lease: Some(lease), ..Self::done(flat) }
     }
 
-    /// A lease that was just granted or renewed.
     pub fn granted(grant: &Grant) -> Self {
         let now = grant.lease.now;
         let left_ms = grant.lease.ttl_left_ms();
         let next_heartbeat_due = Some(now.plus_ms(left_ms / 2).into());
-        Self { next_heartbeat_due, ..Self::held(LeaseBody::granted(grant)) }
+        Self { next_heartbeat_due, ..Self::held(LeaseBody::of(&grant.lease, grant.revision)) }
     }
 
     fn done(flat: FlatFields) -> Self {
@@ -477,8 +462,7 @@ impl Envelope {
 
 /// The query of a list of leases.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::IntoParams))]
-#[cfg_attr(feature = "openapi", into_params(parameter_in = Query))]
+#[cfg_attr(feature = "openapi", derive(utoipa::IntoParams), into_params(parameter_in = Query))]
 pub struct LeaseQuery {
     /// Only on this kind of resource.
     pub kind: Option<String>,

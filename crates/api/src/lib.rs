@@ -17,6 +17,23 @@
     reason = "a field whose name says everything needs no comment; others have one, which OpenAPI shows"
 )]
 
+/// Reads and writes a type as the text that it parses from and displays as.
+macro_rules! text_on_the_wire {
+    ($type:ty) => {
+        impl serde::Serialize for $type {
+            fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.collect_str(self)
+            }
+        }
+
+        impl<'de> serde::Deserialize<'de> for $type {
+            fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+            }
+        }
+    };
+}
+
 pub mod admin;
 pub mod batch;
 pub mod body;

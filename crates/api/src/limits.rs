@@ -14,21 +14,16 @@ pub const FAILURES_MAX: usize = 5;
 pub const FAILURES_KEPT_MAX: usize = 32;
 /// Largest body of a request, in bytes; an import is a stream and has a bound for each line.
 pub const BODY_BYTES_MAX: usize = 1024 * 1024;
-/// Longest line of an export.
 pub const EXPORT_LINE_BYTES_MAX: usize = 1024 * 1024;
 /// Items on a page, when the request does not say.
 pub const PAGE_SIZE_DEFAULT: usize = 100;
-/// Most items on a page.
 pub const PAGE_SIZE_MAX: usize = 1_000;
-/// Most items of a batch.
 pub const BATCH_ITEMS_MAX: usize = 1_000;
-/// Most labels of a resource or runner.
 pub const LABELS_MAX: usize = 64;
 /// Longest list of labels to select by, in bytes.
 pub const LABEL_QUERY_BYTES_MAX: usize = 4_096;
 /// Most that a coordinate of a zone's corner is away from 0.
 pub const COORDINATE_MAX: f64 = 1e9;
-/// Longest address of a camera, in bytes.
 pub const URL_BYTES_MAX: usize = 8_192;
 /// Longest cursor of a page, in bytes: three names, every byte of them escaped.
 pub const PAGE_CURSOR_BYTES_MAX: usize = 3 * 3 * NAME_BYTES_MAX + 2;
@@ -48,7 +43,6 @@ pub const FRAME_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// same request id, and keeps its place.
 pub const WAIT_MS_MAX: u64 = 30_000;
 
-/// Most sessions in one question for news.
 pub const NEWS_SESSIONS_MAX: usize = 1_000;
 
 /// Most weight of a node among those that keys are routed to.
@@ -56,7 +50,6 @@ pub const WEIGHT_MAX: f64 = 1_000.0;
 /// Most nodes of a tenant among which a key is routed.
 pub const ROUTED_NODES_MAX: usize = 10_000;
 
-/// Least capacity of a runner.
 pub const CAPACITY_MIN: u32 = 1;
 /// Most capacity of a runner: as much as one session may hold. A server may be configured to allow less.
 pub const CAPACITY_MAX: u32 = SESSION_LEASES_MAX;
@@ -67,16 +60,12 @@ pub const RUNNER_SILENCE_MS_MAX: u64 = 90_000;
 
 /// Widest band around a fair share within which nothing is moved, in percent.
 pub const PLACEMENT_BAND_PERCENT_MAX: u32 = 100;
-/// Most moves under way at once.
 pub const PLACEMENT_MOVES_MAX: u32 = 10_000;
 /// Longest return window, and longest time for which a runner that came back gets nothing for balance: an hour.
 pub const PLACEMENT_WINDOW_MS_MAX: u64 = 60 * 60 * 1_000;
-/// Most runners of a tenant that have a static list.
 pub const STATIC_RUNNERS_MAX: usize = 256;
-/// Most resources on the static lists of a tenant.
 pub const STATIC_RESOURCES_MAX: usize = 1_000;
 
-/// The most scopes that a key is limited to.
 pub const KEY_SCOPES_MAX: u64 = 64;
 /// Longest life of an API key that has one: ten years.
 pub const KEY_EXPIRY_SECONDS_MAX: u64 = 10 * 366 * 24 * 60 * 60;
@@ -104,14 +93,10 @@ pub struct TtlBounds {
     pub default_ms: u64,
 }
 
-/// Time to live of a lease on a scene.
 pub const SCENE_TTL: TtlBounds = TtlBounds { least_ms: TTL_MS_MIN, most_ms: TTL_MS_MAX, default_ms: 30_000 };
-/// Time to live of a lease on a camera.
 pub const CAMERA_TTL: TtlBounds = TtlBounds { least_ms: TTL_MS_MIN, most_ms: TTL_MS_MAX, default_ms: 60_000 };
-/// Time to live of a lease on any other resource.
 pub const RESOURCE_TTL: TtlBounds =
     TtlBounds { least_ms: TTL_MS_MIN, most_ms: TTL_MS_MAX, default_ms: 30_000 };
-/// Time to live of a session.
 pub const SESSION_TTL: TtlBounds =
     TtlBounds { least_ms: TTL_MS_MIN, most_ms: TTL_MS_MAX, default_ms: 30_000 };
 /// How long a resource may be on offer to its next holder.

@@ -47,7 +47,6 @@ pub struct Lock {
 }
 
 impl Lock {
-    /// A lock as it is listed, with the first in line.
     pub fn of<'a>(
         resource: &crate::resources::ResourceBody,
         lease: Option<&LeaseView>,

@@ -23,10 +23,8 @@ const ESCAPED: &AsciiSet =
 /// assert_eq!(cursor.to_string(), "camera/hall%2F7");
 /// assert_eq!("camera/hall%2F7".parse(), Ok(cursor));
 /// ```
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-#[cfg_attr(feature = "openapi", schema(value_type = String))]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(value_type = String))]
 pub struct PageCursor(pub Vec<String>);
 
 impl FromStr for PageCursor {
@@ -42,18 +40,7 @@ impl FromStr for PageCursor {
     }
 }
 
-impl TryFrom<String> for PageCursor {
-    type Error = FieldError;
-    fn try_from(text: String) -> Result<Self, FieldError> {
-        text.parse()
-    }
-}
-
-impl From<PageCursor> for String {
-    fn from(cursor: PageCursor) -> Self {
-        cursor.to_string()
-    }
-}
+text_on_the_wire!(PageCursor);
 
 impl fmt::Display for PageCursor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -79,8 +66,7 @@ pub fn size(limit: Option<i64>) -> Result<usize, FieldError> {
 
 /// The query of a list that has no filter.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::IntoParams))]
-#[cfg_attr(feature = "openapi", into_params(parameter_in = Query))]
+#[cfg_attr(feature = "openapi", derive(utoipa::IntoParams), into_params(parameter_in = Query))]
 pub struct PageQuery {
     /// Where to begin: the `next` of the previous page.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -96,8 +82,7 @@ pub struct PageQuery {
 
 /// The query of a history.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::IntoParams))]
-#[cfg_attr(feature = "openapi", into_params(parameter_in = Query))]
+#[cfg_attr(feature = "openapi", derive(utoipa::IntoParams), into_params(parameter_in = Query))]
 pub struct HistoryQuery {
     /// Begin with the newest event and go back; otherwise with the oldest that is kept.
     #[serde(default)]

@@ -23,15 +23,12 @@ macro_rules! error_codes {
         }
 
         impl ErrorCode {
-            /// All codes.
             pub const ALL: &[Self] = &[$(Self::$code),*];
 
-            /// The HTTP status of its response.
             pub fn status(self) -> u16 {
                 match self { $(Self::$code => $status,)* }
             }
 
-            /// Its name on the wire.
             pub fn as_str(self) -> &'static str {
                 match self { $(Self::$code => $wire,)* }
             }
@@ -119,13 +116,6 @@ impl ErrorCode {
     /// The code as the `type` of a problem.
     pub fn type_uri(self) -> String {
         format!("urn:solehold:problem:{}", self.as_str())
-    }
-
-    /// Whether the same request may succeed later, unchanged.
-    pub fn is_retryable(self) -> bool {
-        matches!(self, Self::Held | Self::HeldBack | Self::RequestTimeout)
-            || self.status() == 429
-            || self.status() >= 500
     }
 }
 
@@ -242,8 +232,9 @@ impl fmt::Display for EndedLease {
 /// assert_eq!(problem.status, 413);
 /// assert_eq!(problem.to_string(), "payload_too_large: the body has 2000000 bytes");
 /// ```
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[error("{code}: {detail}")]
 pub struct Problem {
     /// The kind of problem, as a URN that ends with the code.
     pub r#type: String,
@@ -275,14 +266,6 @@ pub struct Problem {
     /// How the lease ended that the request is about, as far as the history knows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended: Option<Box<EndedLease>>,
-}
-
-impl std::error::Error for Problem {}
-
-impl fmt::Display for Problem {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.code, self.detail)
-    }
 }
 
 impl Problem {
@@ -319,7 +302,6 @@ impl Problem {
         Self { holder, token, ended: Some(Box::new(ended)), ..problem }
     }
 
-    /// A body with these faults.
     pub fn invalid(errors: Vec<FieldError>) -> Self {
         let detail = match errors.as_slice() {
             [] => "the request is invalid".to_owned(),
@@ -399,25 +381,21 @@ impl Problem {
         }
     }
 
-    /// Sets the path of the request.
     #[must_use]
     pub fn instance(self, instance: impl Into<String>) -> Self {
         Self { instance: Some(instance.into()), ..self }
     }
 
-    /// Sets how long to wait before trying again.
     #[must_use]
     pub fn retry_after_ms(self, ms: u64) -> Self {
         Self { retry_after_ms: Some(ms), ..self }
     }
 
-    /// Sets the holder of the resource.
     #[must_use]
     pub fn holder(self, holder: impl ToString) -> Self {
         Self { holder: Some(holder.to_string()), ..self }
     }
 
-    /// Sets the token of the present or last grant.
     #[must_use]
     pub fn token(self, token: u64) -> Self {
         Self { token: Some(token), ..self }
@@ -488,8 +466,6 @@ mod tests {
             assert!((400..600).contains(&code.status()) && !code.title().is_empty(), "{code}");
             assert!(seen.insert(code.as_str()), "{code} twice");
         }
-        assert!(ErrorCode::Held.is_retryable() && ErrorCode::UnknownOutcome.is_retryable());
-        assert!(!ErrorCode::Lost.is_retryable() && !ErrorCode::QuotaExceeded.is_retryable());
     }
 
     #[test]

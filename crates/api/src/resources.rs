@@ -14,9 +14,9 @@ use uuid::Uuid;
 
 use crate::{
     document::{to_document, to_fields, to_value},
-    field::{Checked, Faults},
+    field::{Checked, Faults, reason},
     hand_over::HandOver,
-    limits::{REASON_BYTES_MAX, RESOURCE_TTL},
+    limits::RESOURCE_TTL,
     page::PageCursor,
     placement::PlacementNeeds,
     terms::{self, AcquireFields, AcquireTerms, FinalState, Proof, lease_requests, state_write},
@@ -106,7 +106,6 @@ impl AcquireResource {
         ask.checked(RESOURCE_TTL, faults, attributes)
     }
 
-    /// How long to wait in line, if at all.
     pub fn wait(&self) -> Checked<Option<Duration>> {
         let wait = terms::wait(self.wait_ms.as_ref()).map_err(|fault| vec![fault])?;
         Ok(Some(wait).filter(|wait| !wait.is_zero()))
@@ -126,7 +125,6 @@ lease_requests! {
 }
 
 impl RenewResource {
-    /// The new time to live, if one is given.
     pub fn ttl_ms(&self) -> Checked<Option<u64>> {
         RESOURCE_TTL.given(self.ttl_ms.as_ref(), self.ttl_seconds.as_ref()).map_err(|fault| vec![fault])
     }
@@ -141,7 +139,6 @@ lease_requests! {
 }
 
 impl ReleaseResource {
-    /// The final state document for the next holder, if there is one.
     pub fn state(&self) -> Checked<Option<StateWrite>> {
         self.state.as_ref().map(FinalState::write).transpose()
     }
@@ -173,9 +170,7 @@ impl RevokeResource {
     }
 
     pub fn reason(&self) -> Checked<Option<String>> {
-        let mut faults = Faults::default();
-        faults.text("reason", self.reason.as_deref(), REASON_BYTES_MAX);
-        faults.finish(|| Some(self.reason.clone()))
+        reason(&self.reason)
     }
 }
 
@@ -270,7 +265,6 @@ pub struct HeldLease {
 }
 
 impl HeldLease {
-    /// A lease as it was judged.
     pub fn of(view: &outcome::LeaseView) -> Self {
         let lease = &view.lease;
         Self {
@@ -315,7 +309,6 @@ pub struct GrantBody {
 }
 
 impl GrantBody {
-    /// A grant as the machine gave it.
     pub fn of(grant: &outcome::Grant, slack_ms: u64) -> Self {
         Self {
             lease: HeldLease::of(&grant.lease),
@@ -349,10 +342,8 @@ impl StateDocument {
 
     /// Without the document.
     pub fn summary(state: &core::StateDocument) -> Self {
-        let sequence = state.sequence;
-        let token = state.token.0;
-        let written_at = state.written_at.into();
-        Self { sequence, token, written_at, document: None }
+        let core::StateDocument { sequence, token, written_at, .. } = *state;
+        Self { sequence, token: token.0, written_at: written_at.into(), document: None }
     }
 }
 
@@ -445,8 +436,7 @@ impl ResourceBody {
 /// The query of a list of resources.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-#[cfg_attr(feature = "openapi", derive(utoipa::IntoParams))]
-#[cfg_attr(feature = "openapi", into_params(parameter_in = Query))]
+#[cfg_attr(feature = "openapi", derive(utoipa::IntoParams), into_params(parameter_in = Query))]
 pub struct ResourceQuery {
     /// Only of this kind.
     pub kind: Option<String>,
@@ -469,8 +459,7 @@ pub struct ResourceQuery {
 /// The query of a deletion.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-#[cfg_attr(feature = "openapi", derive(utoipa::IntoParams))]
-#[cfg_attr(feature = "openapi", into_params(parameter_in = Query))]
+#[cfg_attr(feature = "openapi", derive(utoipa::IntoParams), into_params(parameter_in = Query))]
 pub struct DeleteQuery {
     /// Delete it even if it is held: the lease is revoked.
     #[serde(default)]

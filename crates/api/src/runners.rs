@@ -282,7 +282,6 @@ pub struct RegisteredRunner {
 }
 
 impl RegisteredRunner {
-    /// The answer to a registration.
     pub fn of(runner: Runner, session: &Session, now: StoreTime) -> Self {
         Self {
             success: true,
@@ -323,7 +322,6 @@ pub struct HeartbeatRunner {
 }
 
 impl HeartbeatRunner {
-    /// The reported metrics, if any.
     pub fn metrics(&self) -> Checked<Option<Document>> {
         let load = self.current_load.map(|load| (CURRENT_LOAD.to_owned(), load.into()));
         let told = match (&self.metrics, load) {

@@ -44,7 +44,6 @@ pub struct SceneLeaseRequest {
 }
 
 impl SceneLeaseRequest {
-    /// The terms of an acquire.
     pub fn terms(&self) -> Checked<AcquireTerms> {
         let ask = AcquireFields {
             holder: ("holder_id", &self.holder_id),
@@ -64,7 +63,6 @@ impl SceneLeaseRequest {
         Proof { holder: ("holder_id", Some(&self.holder_id)), token, session_id }.claim(target)
     }
 
-    /// The new time to live for a renewal, if one is given.
     pub fn renew_ttl_ms(&self) -> Checked<Option<u64>> {
         SCENE_TTL.given(self.ttl_ms.as_ref(), self.ttl_seconds.as_ref()).map_err(|fault| vec![fault])
     }
@@ -209,8 +207,7 @@ pub enum SceneFormat {
 
 /// The query of the list of scenes.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::IntoParams))]
-#[cfg_attr(feature = "openapi", into_params(parameter_in = Query))]
+#[cfg_attr(feature = "openapi", derive(utoipa::IntoParams), into_params(parameter_in = Query))]
 pub struct SceneQuery {
     /// Only those that are held, or only those that are not.
     pub leased: Option<bool>,

@@ -87,7 +87,6 @@ pub struct HeartbeatSession {
 }
 
 impl HeartbeatSession {
-    /// The reported metrics, if any.
     pub fn metrics(&self) -> Checked<Option<Document>> {
         let metrics = self.metrics.as_ref().map(|metrics| to_document("metrics", metrics));
         metrics.transpose().map_err(|fault| vec![fault])
@@ -133,7 +132,6 @@ pub struct SessionBody {
 }
 
 impl SessionBody {
-    /// A session at `now`, with the leases attached to it.
     pub fn of<'a>(
         session: &core::Session,
         leases: impl IntoIterator<Item = &'a LeaseView>,
@@ -197,7 +195,6 @@ pub struct Node {
 }
 
 impl Node {
-    /// A live session at a time.
     pub fn of(session: &core::Session, now: StoreTime) -> Self {
         let metrics = to_fields(&session.metrics);
         Self {

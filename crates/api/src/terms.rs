@@ -29,7 +29,6 @@ pub struct AcquireTerms {
 }
 
 impl AcquireTerms {
-    /// The whole command.
     pub fn acquire(self, key: ResourceKey, lease: LeaseId, undeclared: Undeclared) -> Acquire {
         let Self { holder, tenure, request, attributes } = self;
         Acquire {
@@ -133,7 +132,6 @@ pub fn wait(given: Option<&Number>) -> Result<Duration, FieldError> {
     ms.map(Duration::from_millis).ok_or_else(fault)
 }
 
-/// A write of the state document.
 pub(crate) fn state_write(at: &str, sequence: u64, document: &Value) -> Checked<StateWrite> {
     let mut faults = Faults::default();
     let document = faults.take(crate::document::to_document(&crate::field::join(at, "document"), document));

@@ -2,7 +2,6 @@
 
 use std::{fmt, str::FromStr};
 
-use serde::{Deserialize, Serialize};
 use serde_json::Number;
 use solehold_core::time::StoreTime;
 
@@ -19,8 +18,7 @@ use crate::{field::FieldError, limits::TtlBounds};
 /// assert_eq!(time.to_string(), "2023-12-01T10:00:00.000Z");
 /// assert_eq!("2023-12-01T11:00:00+01:00".parse(), Ok(time));
 /// ```
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime, example = "2026-01-22T10:00:00.000Z"))]
 pub struct Timestamp(i64);
@@ -59,18 +57,7 @@ impl FromStr for Timestamp {
     }
 }
 
-impl TryFrom<String> for Timestamp {
-    type Error = TimestampError;
-    fn try_from(text: String) -> Result<Self, TimestampError> {
-        text.parse()
-    }
-}
-
-impl From<Timestamp> for String {
-    fn from(time: Timestamp) -> Self {
-        time.to_string()
-    }
-}
+text_on_the_wire!(Timestamp);
 
 impl fmt::Display for Timestamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -86,12 +73,10 @@ impl fmt::Debug for Timestamp {
 }
 
 impl TtlBounds {
-    /// The given time to live, or the default.
     pub fn resolve(self, ttl_ms: Option<&Number>, ttl_seconds: Option<&Number>) -> Result<u64, FieldError> {
         Ok(self.given(ttl_ms, ttl_seconds)?.unwrap_or(self.default_ms))
     }
 
-    /// The given time to live, if any.
     pub fn given(
         self,
         ttl_ms: Option<&Number>,
@@ -106,7 +91,6 @@ impl TtlBounds {
         }
     }
 
-    /// A whole number of milliseconds within the bounds.
     pub fn ms(self, field: &str, given: &Number) -> Result<u64, FieldError> {
         let Self { least_ms, most_ms, .. } = self;
         let fault = || {

@@ -28,8 +28,7 @@ use crate::{
 /// The query of a watch.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-#[cfg_attr(feature = "openapi", derive(utoipa::IntoParams))]
-#[cfg_attr(feature = "openapi", into_params(parameter_in = Query))]
+#[cfg_attr(feature = "openapi", derive(utoipa::IntoParams), into_params(parameter_in = Query))]
 pub struct WatchQuery {
     /// Only what came after this cursor. The header `Last-Event-ID` overrides it.
     #[cfg_attr(feature = "openapi", param(value_type = Option<String>))]
@@ -297,7 +296,6 @@ pub struct BadFrame {
 }
 
 impl WatchFrame {
-    /// Its name in the stream.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Snapshot(_) => "snapshot",
@@ -318,7 +316,6 @@ impl WatchFrame {
         }
     }
 
-    /// The frame as it goes into the stream.
     pub fn to_sse(&self) -> sse::Frame {
         let data = match self {
             Self::Snapshot(data) => serde_json::to_string(data),
@@ -329,7 +326,7 @@ impl WatchFrame {
         };
         sse::Frame {
             event: Some(self.name().to_owned()),
-            id: self.cursor().map(String::from),
+            id: self.cursor().map(|cursor| cursor.to_string()),
             data: data.expect("keys are strings and numbers finite, so it is JSON"),
         }
     }

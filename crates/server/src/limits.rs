@@ -13,7 +13,6 @@ pub struct ServerLimits {
     pub requests_burst: u32,
     /// The largest capacity that a runner may register with, up to [`CAPACITY_MAX`].
     pub capacity_max: u32,
-    /// The default quotas of a tenant.
     pub quotas: Quotas,
     /// Watches that may be open at this node.
     pub watches_max: u64,

@@ -35,7 +35,6 @@ use solehold_engine::{
 pub(crate) struct Route(pub Option<MatchedPath>);
 
 impl Route {
-    /// Its template.
     pub fn as_str(&self) -> &str {
         self.0.as_ref().map_or("none", MatchedPath::as_str)
     }
@@ -78,7 +77,6 @@ type Labels<const N: usize> = [(&'static str, &'static str); N];
 type RelayLabels = [(&'static str, String); 1];
 type Seconds = Gauge<f64, AtomicU64>;
 
-/// Something that a relay did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RelayCount {
     Sent,
@@ -103,7 +101,6 @@ const RELAY_COUNTS: [(&str, &str); 8] = [
     ("relay_renewals_left_out", "Renewals that could not be delivered at once and were left out"),
 ];
 
-/// Everything that is measured.
 #[derive(Debug)]
 pub(crate) struct Metrics {
     requests: Family<RequestLabels, Counter>,
@@ -120,9 +117,7 @@ pub(crate) struct Metrics {
     resources: Gauge,
     sessions: Gauge,
     waiters: Gauge,
-    /// Watches that are open at this node.
     pub watchers: Gauge,
-    /// Connections that are open at this node.
     pub connections: Gauge,
     store_up: Gauge,
     barred: Seconds,
@@ -155,7 +150,6 @@ fn sizes<L: Clone + Eq + Hash>() -> Family<L, Histogram> {
 }
 
 impl Metrics {
-    /// Measures for a node of that name.
     pub fn new(node_id: &str) -> Self {
         let mut registry = Registry::with_prefix("solehold");
         let r = &mut registry;
@@ -195,7 +189,6 @@ impl Metrics {
         }
     }
 
-    /// A relay did something.
     pub fn relay(&self, relay: &str, what: RelayCount) {
         self.relay_counts[what as usize].get_or_create(&[("relay", relay.to_owned())]).inc();
     }
@@ -207,7 +200,6 @@ impl Metrics {
         self.relay_lag.get_or_create(&labels).set(seconds);
     }
 
-    /// A request was answered.
     pub fn request(&self, route: Route, method: &Method, status: u16, took: Duration) {
         let method = method_label(method);
         let labels = RouteLabels { route: route.clone(), method };
@@ -215,7 +207,6 @@ impl Metrics {
         self.requests.get_or_create(&RequestLabels { route, method, status: status.into() }).inc();
     }
 
-    /// A command was answered.
     pub fn operation(&self, operation: &'static str, outcome: &Result<Outcome, EngineError>, took: Duration) {
         let of = ("operation", operation);
         self.operations.get_or_create(&[of, ("outcome", outcome_label(outcome))]).inc();
@@ -232,12 +223,10 @@ impl Metrics {
         self.waiters.set(usage.waiters as i64);
     }
 
-    /// How long the store still grants and renews nothing.
     pub fn barred(&self, barred_ms: u64) {
         self.barred.set(Duration::from_millis(barred_ms).as_secs_f64());
     }
 
-    /// All of it as OpenMetrics text.
     pub fn encode(&self) -> Result<String, std::fmt::Error> {
         let mut text = String::with_capacity(16 * 1024);
         text::encode(&mut text, &self.registry)?;

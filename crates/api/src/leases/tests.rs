@@ -9,6 +9,7 @@ use solehold_core::{
 use super::*;
 use crate::{
     body,
+    problem::ErrorCode,
     testing::{document, key, lease_view, name, resource, round_trip, session_id},
 };
 
@@ -128,7 +129,7 @@ fn a_lease_on_a_camera_has_the_pipelines_fields_and_the_generic_ones() {
     round_trip(&lease());
     let grant =
         Grant { lease: lease_view(key("k"), "{}"), state: None, revision: Revision(8), repeated: false };
-    assert_eq!(LeaseBody::granted(&grant).revision, 8);
+    assert_eq!(LeaseBody::of(&grant.lease, grant.revision).revision, 8);
 }
 
 #[test]

@@ -4,7 +4,7 @@ mod words;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use solehold_core::{
     command::{Claim, Target},
@@ -16,8 +16,9 @@ use uuid::Uuid;
 
 pub use self::words::{sentence, step_word, word};
 use crate::{
+    body::given,
     document::to_document,
-    field::{Checked, Faults},
+    field::{Checked, Faults, reason},
     leases::LeaseBody,
     limits::{
         LABELS_MAX, PLACEMENT_BAND_PERCENT_MAX, PLACEMENT_MOVES_MAX, PLACEMENT_WINDOW_MS_MAX,
@@ -57,7 +58,6 @@ impl PlacementNeeds {
         said.and_then(|said| serde_json::from_value(said).ok()).unwrap_or_default()
     }
 
-    /// Checks what the attributes of a resource say.
     pub fn check(attributes: &BTreeMap<String, Value>, faults: &mut Faults) {
         let Some(said) = attributes.get(ATTRIBUTE) else { return };
         match serde_json::from_value::<Self>(said.clone()) {
@@ -72,7 +72,6 @@ impl PlacementNeeds {
         }
     }
 
-    /// The requirements on its runner.
     pub fn needs(&self) -> Needs {
         Needs { labels: self.labels.clone(), capabilities: self.capabilities.clone() }
     }
@@ -272,9 +271,7 @@ pub struct PutQuarantine {
 
 impl PutQuarantine {
     pub fn reason(&self) -> Checked<Option<String>> {
-        let mut faults = Faults::default();
-        faults.text("reason", self.reason.as_deref(), REASON_BYTES_MAX);
-        faults.finish(|| Some(self.reason.clone()))
+        reason(&self.reason)
     }
 }
 
@@ -390,13 +387,7 @@ pub struct PutPlacement {
     pub static_lists: Option<Option<BTreeMap<String, BTreeSet<String>>>>,
 }
 
-/// A field that is given, be it null.
-fn given<'de, D: Deserializer<'de>, T: Deserialize<'de>>(field: D) -> Result<Option<Option<T>>, D::Error> {
-    Option::deserialize(field).map(Some)
-}
-
 impl PutPlacement {
-    /// The settings after the change.
     pub fn over(&self, before: &PlacementSettings) -> PlacementSettings {
         let kinds = self.unplaced_kinds.clone();
         let lists = self.static_lists.clone();

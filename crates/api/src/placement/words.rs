@@ -5,7 +5,6 @@ use solehold_core::{
     placement::{Eviction, Holdup, Placement, Reason, Step, Unplaceable},
 };
 
-/// A step in one word.
 pub fn step_word(step: Step) -> &'static str {
     match step {
         Step::Keep => "keep",
@@ -17,7 +16,6 @@ pub fn step_word(step: Step) -> &'static str {
     }
 }
 
-/// A reason in one word.
 pub fn word(reason: &Reason) -> &'static str {
     match reason {
         Reason::Held => "held",
@@ -55,7 +53,6 @@ fn unplaceable_word(why: &Unplaceable) -> &'static str {
     }
 }
 
-/// A placement in sentences.
 pub fn sentence(placement: &Placement) -> String {
     let holder = placement.holder.as_ref().map_or("no runner", Name::as_str);
     let target = placement.target.as_ref().map_or("no runner", Name::as_str);

@@ -10,6 +10,7 @@ use solehold_core::{
 use super::*;
 use crate::{
     body,
+    limits::REASON_BYTES_MAX,
     testing::{document, key, lease_view, name, resource, round_trip, session_id},
 };
 

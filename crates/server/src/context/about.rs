@@ -17,7 +17,6 @@ tokio::task_local! {
     static NOTES: RefCell<Notes>;
 }
 
-/// Notes about a request while it is served.
 #[derive(Debug, Default)]
 pub(crate) struct Notes {
     pub about: About,
@@ -110,7 +109,6 @@ pub(crate) async fn noted<T>(work: impl Future<Output = T>) -> (T, Notes) {
         .await
 }
 
-/// The code of the problem in a response.
 pub(crate) fn code_of(response: &Response) -> Option<ErrorCode> {
     response.extensions().get::<ApiError>().map(|failure| failure.0.code)
 }

@@ -4,24 +4,22 @@ use std::time::Duration;
 
 use solehold_api::problem::{ErrorCode, Problem};
 use solehold_core::{
-    command::{Acquire, Claim, Command, StateWrite},
+    command::{Acquire, Claim, Command, Footprint, StateWrite},
     key::{Document, HolderKey, LeaseId, Name, ResourceKey, SessionId},
     lease::{Declaration, Resource, StateDocument},
     outcome::{Answer, Grant, SessionView},
     time::Revision,
 };
-use solehold_engine::EngineError;
+use solehold_engine::{EngineError, store::LoadedRows};
 use uuid::Uuid;
 
 use super::{Context, about};
 use crate::{error::ApiError, state::quota::Quota};
 
-/// The id for a new lease on `key`.
 pub fn new_lease_id(key: &ResourceKey) -> LeaseId {
     LeaseId::new(key, Uuid::new_v4())
 }
 
-/// The id for a new session.
 pub fn new_session_id() -> SessionId {
     SessionId(Uuid::now_v7())
 }
@@ -33,10 +31,25 @@ pub fn unexpected(answer: &Answer) -> ApiError {
         .into()
 }
 
+/// A part of the only answer that a command can have.
+macro_rules! expect {
+    ($answer:expr, $expected:pat => $part:expr) => {
+        match $answer {
+            $expected => Ok($part),
+            other => Err(unexpected(&other)),
+        }
+    };
+}
+
 impl Context {
     /// Submits a command; a refusal is an error.
     pub(crate) async fn execute(&self, command: Command) -> Result<Answer, ApiError> {
         Ok(self.submit(command).await??)
+    }
+
+    /// A holder and its present session.
+    pub(crate) async fn load_holder(&self, key: &HolderKey) -> Result<LoadedRows, EngineError> {
+        self.engine().load(&Footprint { holders: vec![key.clone()], ..Default::default() }).await
     }
 
     /// Acquires, waiting in line for at most `wait` if it is given. A client that disconnects leaves the line, and so
@@ -71,10 +84,7 @@ impl Context {
         ttl_ms: Option<u64>,
         stats: Option<Document>,
     ) -> Result<Grant, ApiError> {
-        match self.execute_on(claim, |claim| Command::Renew { claim, ttl_ms, stats }).await? {
-            Answer::Renewed(grant) => Ok(grant),
-            other => Err(unexpected(&other)),
-        }
+        expect!(self.execute_on(claim, |claim| Command::Renew { claim, ttl_ms, stats }).await?, Answer::Renewed(grant) => grant)
     }
 
     /// Releases a lease. The late release of one that was taken from its holder ends the hold-back after it.
@@ -110,10 +120,7 @@ impl Context {
         claim: Claim,
         write: StateWrite,
     ) -> Result<StateDocument, ApiError> {
-        match self.execute_on(claim, |claim| Command::WriteState { claim, write }).await? {
-            Answer::StateWritten(state) => Ok(state),
-            other => Err(unexpected(&other)),
-        }
+        expect!(self.execute_on(claim, |claim| Command::WriteState { claim, write }).await?, Answer::StateWritten(state) => state)
     }
 
     /// Refuses a resource that nobody declared and that would be one more than the tenant may have. Only when the
@@ -135,30 +142,20 @@ impl Context {
         if !self.exists(&key).await? {
             self.quota(&key.tenant, Quota::Resources).await?;
         }
-        match self.execute(Command::Declare { key, declaration, only_new }).await? {
-            Answer::Declared { resource, created } => Ok((resource, created)),
-            other => Err(unexpected(&other)),
-        }
+        expect!(self.execute(Command::Declare { key, declaration, only_new }).await?, Answer::Declared { resource, created } => (resource, created))
     }
 
     async fn exists(&self, key: &ResourceKey) -> Result<bool, ApiError> {
         Ok(self.engine().resource(key).await?.state.resource(key).is_some())
     }
 
-    /// Opens or renews a session.
     pub(crate) async fn session(&self, command: Command) -> Result<SessionView, ApiError> {
-        match self.execute(command).await? {
-            Answer::Session(view) => Ok(view),
-            other => Err(unexpected(&other)),
-        }
+        expect!(self.execute(command).await?, Answer::Session(view) => view)
     }
 
     /// Closes a session; returns how many leases were released.
     pub(crate) async fn close_session(&self, tenant: Name, session: SessionId) -> Result<usize, ApiError> {
-        match self.execute(Command::CloseSession { tenant, session }).await? {
-            Answer::Closed { released } => Ok(released),
-            other => Err(unexpected(&other)),
-        }
+        expect!(self.execute(Command::CloseSession { tenant, session }).await?, Answer::Closed { released } => released)
     }
 
     /// Removes a registered holder; returns how many leases of its session were released, and how many revoked.
@@ -167,23 +164,14 @@ impl Context {
         holder: HolderKey,
         session: Option<SessionId>,
     ) -> Result<(usize, usize), ApiError> {
-        match self.execute(Command::RemoveHolder { holder, session }).await? {
-            Answer::HolderRemoved { released, revoked } => Ok((released, revoked)),
-            other => Err(unexpected(&other)),
-        }
+        expect!(self.execute(Command::RemoveHolder { holder, session }).await?, Answer::HolderRemoved { released, revoked } => (released, revoked))
     }
 
     pub(crate) async fn raise_revision(&self, above: Revision) -> Result<Revision, ApiError> {
-        match self.execute(Command::RaiseRevision { above }).await? {
-            Answer::Raised(revision) => Ok(revision),
-            other => Err(unexpected(&other)),
-        }
+        expect!(self.execute(Command::RaiseRevision { above }).await?, Answer::Raised(revision) => revision)
     }
 }
 
 pub fn granted(answer: Answer) -> Result<Grant, ApiError> {
-    match answer {
-        Answer::Granted(grant) => Ok(grant),
-        other => Err(unexpected(&other)),
-    }
+    expect!(answer, Answer::Granted(grant) => grant)
 }

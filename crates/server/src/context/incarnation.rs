@@ -4,7 +4,7 @@
 //! a new token. A name is not proof, and so this is the weaker promise.
 
 use solehold_core::{
-    command::{Acquire, Claim, Command, Footprint, Target},
+    command::{Acquire, Claim, Command, Target},
     key::ResourceKey,
     lease::{LeaseStatus, Tenure},
     outcome::{Answer, Grant, LeaseView},
@@ -95,8 +95,7 @@ impl Context {
             Some(FormerEnd::RegisteredAgain) => Ok(true),
             Some(FormerEnd::RemovedByName) => {
                 let key = ask.holder_key();
-                let footprint = Footprint { holders: vec![key.clone()], ..Default::default() };
-                let loaded = self.engine().load(&footprint).await?;
+                let loaded = self.load_holder(&key).await?;
                 let holder = loaded.state.holder(&key).filter(|holder| holder.registered);
                 Ok(holder.is_some_and(|holder| holder.registered_at >= past.at))
             }

@@ -40,7 +40,6 @@ use crate::{
 };
 use tenants::KnownTenants;
 
-/// How often rows are counted for the metrics.
 const COUNT_EVERY: Duration = Duration::from_secs(1);
 
 /// What a context is made of beside the engine and the metrics.
@@ -76,10 +75,10 @@ pub struct NodeState {
     /// The keys, as they were last read.
     pub(crate) ring: Ring,
     pub(crate) rates: Rates,
-    quotas: QuotaBook,
+    pub(crate) quotas: QuotaBook,
     tenants: KnownTenants,
-    plans: Arc<PlanBook>,
-    /// When the server started.
+    /// Where the resources of each tenant should be.
+    pub(crate) plans: Arc<PlanBook>,
     pub(crate) began: BootTime,
     /// The number of connections that are open.
     pub(crate) connections: Arc<AtomicU64>,
@@ -135,7 +134,6 @@ impl Context {
         Call { command, by: self.caller.actor() }
     }
 
-    /// The engine that commands are submitted to.
     pub fn engine(&self) -> &Engine {
         &self.engine
     }
@@ -185,16 +183,6 @@ impl Context {
         self.quotas.take(&self.engine, tenant, quota, most).await
     }
 
-    /// The present plan of where a tenant's resources should be. One that knows a runner otherwise than it is now is
-    /// made again.
-    pub(crate) async fn plan(
-        &self,
-        tenant: &Name,
-        asker: Option<&KnownRunner>,
-    ) -> Result<Arc<Planned>, ApiError> {
-        self.plans.plan(tenant, asker).await
-    }
-
     /// The present plan, or the first within `wait` that has something else for a runner than the version that it
     /// knows.
     pub(crate) async fn other_plan(
@@ -205,7 +193,7 @@ impl Context {
         wait: Duration,
     ) -> Result<Arc<Planned>, ApiError> {
         let is_known = |planned: &Planned| known == Some(planned.version(&runner.name).as_str());
-        let planned = self.plan(&runner.tenant, asker).await?;
+        let planned = self.plans.plan(&runner.tenant, asker).await?;
         if wait.is_zero() || !is_known(&planned) {
             return Ok(planned);
         }
@@ -214,7 +202,7 @@ impl Context {
         let other = async {
             loop {
                 made.mark_unchanged();
-                let planned = self.plan(&runner.tenant, None).await?;
+                let planned = self.plans.plan(&runner.tenant, None).await?;
                 if !is_known(&planned) || made.changed().await.is_err() {
                     return Ok(planned);
                 }
@@ -233,15 +221,9 @@ impl Context {
     /// Opens a watch of one tenant, or of all; it counts until it is dropped.
     pub(crate) fn open_watch(&self, tenant: Option<&Name>) -> Result<OpenWatch, ApiError> {
         let most = tenant.map(|tenant| (tenant.clone(), self.quotas_of(tenant).watches));
-        self.quotas.watches().open(most, self.limits.watches_max)
+        self.quotas.watches.open(most, self.limits.watches_max)
     }
 
-    /// How many watches a tenant has open at this node.
-    pub(crate) fn watches_of(&self, tenant: &Name) -> u64 {
-        self.quotas.watches().of(tenant)
-    }
-
-    /// The quotas of a tenant.
     pub(crate) fn quotas_of(&self, tenant: &Name) -> Quotas {
         self.ring.quotas_of(tenant).of(self.limits.quotas)
     }
@@ -257,7 +239,7 @@ impl Context {
             }
             *counted = Some(BootTime::now());
         }
-        self.metrics.watchers.set(self.quotas.watches().count() as i64);
+        self.metrics.watchers.set(self.quotas.watches.count() as i64);
         self.metrics.connections.set(self.connections.load(Ordering::Relaxed) as i64);
         self.metrics.encode()
     }
@@ -267,12 +249,10 @@ impl Context {
         self.ring.refresh(&self.engine).await
     }
 
-    /// Announces that the server stops.
     pub(crate) fn stop(&self) {
         self.stopping.send_replace(true);
     }
 
-    /// Whether the server stops.
     pub(crate) fn stopping(&self) -> watch::Receiver<bool> {
         self.stopping.subscribe()
     }

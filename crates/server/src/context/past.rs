@@ -10,7 +10,7 @@ use solehold_api::problem::{EndedLease, ErrorCode, Problem};
 use solehold_core::{
     command::{Claim, Command, Footprint, Target},
     event::{Ended, Event, What},
-    key::{LeaseId, Name, ResourceKey},
+    key::{LeaseId, Name, ResourceKey, SessionId},
     lease::LeaseStatus,
     outcome::{Answer, LeaseView, Refusal},
     time::{Revision, StoreTime, Token},
@@ -29,13 +29,11 @@ const RESOURCE_EVENTS_MAX: usize = 100;
 static LOOKUPS: Semaphore = Semaphore::const_new(8);
 const TURN_WITHIN: Duration = Duration::from_secs(1);
 
-/// A lease that is over.
 #[derive(Debug)]
 pub struct PastLease {
     pub key: ResourceKey,
     pub ended: Ended,
     pub status: LeaseStatus,
-    /// When it ended.
     pub at: StoreTime,
     /// For how long its resource is still held back after it.
     pub held_back_ms: u64,
@@ -47,7 +45,6 @@ pub struct PastLease {
 type Owner = Option<Name>;
 
 impl PastLease {
-    /// The ended lease in a response.
     pub fn shown(&self) -> EndedLease {
         EndedLease {
             kind: Some(self.key.kind.to_string()),
@@ -63,15 +60,12 @@ impl PastLease {
 
     /// Whether everything that a claim shows is of this lease.
     fn is_claimed_by(&self, claim: &Claim) -> bool {
-        let Ended { token, session, holder, .. } = &self.ended;
         let is_there = match &claim.target {
             Target::Resource(key) => *key == self.key,
             Target::Lease { tenant, id } => *tenant == self.key.tenant && *id == self.ended.lease,
         };
-        is_there
-            && (claim.token.is_none() || claim.token == *token)
-            && (claim.session.is_none() || claim.session == *session)
-            && claim.holder.as_ref().is_none_or(|claimed| claimed == holder)
+        let Ended { token, session, holder, .. } = &self.ended;
+        is_there && is_proven(claim, *token, *session, Some(holder))
     }
 }
 
@@ -231,12 +225,7 @@ impl Context {
             None => EventQuery { limit: RESOURCE_EVENTS_MAX, ..of_resource }.newest(),
         };
         let events = self.engine().events(&query).await?.events;
-        let is_meant = |event: &&Event| {
-            let is_its = claim.holder.is_none() || claim.holder.as_ref() == event.holder();
-            is_its
-                && (claim.token.is_none() || claim.token == event.token())
-                && (claim.session.is_none() || claim.session == event.session())
-        };
+        let is_meant = |event: &&Event| is_proven(claim, event.token(), event.session(), event.holder());
         Ok(events.iter().filter(is_meant).find_map(Event::lease))
     }
 
@@ -276,10 +265,15 @@ fn is_claimed(view: &LeaseView, claim: &Claim) -> bool {
         Target::Lease { id, .. } => *id == view.lease.id,
         Target::Resource(key) => *key == view.key,
     };
-    by_id
-        && claim.token.is_none_or(|token| token == view.lease.token)
-        && (claim.session.is_none() || claim.session == view.lease.tenure.session())
-        && claim.holder.as_ref().is_none_or(|holder| *holder == view.lease.holder)
+    let lease = &view.lease;
+    by_id && is_proven(claim, Some(lease.token), lease.tenure.session(), Some(&lease.holder))
+}
+
+/// Whether all that a claim shows as proof is so.
+fn is_proven(claim: &Claim, token: Option<Token>, session: Option<SessionId>, holder: Option<&Name>) -> bool {
+    (claim.token.is_none() || claim.token == token)
+        && (claim.session.is_none() || claim.session == session)
+        && (claim.holder.is_none() || claim.holder.as_ref() == holder)
 }
 
 /// The refusal, with how the lease ended if that is known, and who holds its resource now.

@@ -23,7 +23,6 @@ use crate::error::ApiError;
 /// How many ids are remembered; then all are forgotten, and looked up again.
 const REMEMBERED_MAX: usize = 1 << 18;
 
-/// The tenants of ids.
 #[derive(Debug, Default)]
 pub(crate) struct KnownTenants(Mutex<HashMap<Uuid, Name>>);
 

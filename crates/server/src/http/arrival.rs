@@ -23,12 +23,10 @@ const UNWANTED_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// How long the unread rest of a body is read and dropped.
 const UNWANTED_FOR_MAX: Duration = Duration::from_secs(2);
 
-/// Whether the whole body of a request has arrived.
 #[derive(Debug, Clone)]
 pub(crate) struct Arrival(Arc<AtomicBool>);
 
 impl Arrival {
-    /// Follows the body of a request.
     pub fn of(request: &mut Request) -> Self {
         let arrival = Self(Arc::new(AtomicBool::new(request.body().is_end_stream())));
         if !arrival.is_complete() {

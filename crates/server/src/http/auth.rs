@@ -16,7 +16,6 @@ use crate::{
     state::{identity::Identity, rates::RateLimitKey, ring::Credential},
 };
 
-/// Where a request comes from.
 #[derive(Debug, Clone)]
 pub(crate) struct Peer {
     pub ip: IpAddr,

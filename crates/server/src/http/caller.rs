@@ -21,7 +21,6 @@ use crate::{
     state::identity::{Identity, role},
 };
 
-/// The router's state.
 #[derive(Clone, Debug)]
 pub struct GuardedContext(Context);
 

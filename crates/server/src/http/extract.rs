@@ -38,7 +38,6 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
     }
 }
 
-/// Why a body could not be read.
 fn unread(error: axum::Error) -> ApiError {
     if error.source().is_some_and(|source| source.is::<LengthLimitError>()) {
         return too_large();

@@ -9,7 +9,6 @@ use solehold_api::problem::{ErrorCode, Problem};
 
 use crate::error::ApiError;
 
-/// The size of most responses, in bytes.
 const USUAL_BYTES: usize = 1_024;
 
 /// A JSON response. It ends with a newline, so that a shell prompt begins on a line of its own.
@@ -37,7 +36,6 @@ pub type Reply<T> = Result<Json<T>, ApiError>;
 /// The same where success has more than one status, or another than 200.
 pub type StatusReply<T> = Result<(StatusCode, Json<T>), ApiError>;
 
-/// JSON with a newline at its end.
 pub(super) fn json_line(value: &impl Serialize) -> serde_json::Result<Vec<u8>> {
     let mut text = Vec::with_capacity(USUAL_BYTES);
     serde_json::to_writer(&mut text, value)?;

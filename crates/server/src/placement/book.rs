@@ -47,7 +47,6 @@ pub(crate) struct Planned {
     /// The state of the registry that it was made from.
     registry: u64,
     at: BootTime,
-    /// How long it took to make.
     took: Duration,
     /// The same of the plan before it.
     took_before: Duration,
@@ -103,11 +102,9 @@ fn hash(what: &impl Hash) -> u64 {
     hasher.finish()
 }
 
-/// The plans of one tenant.
 #[derive(Debug, Default)]
 pub(super) struct TenantPlans {
     present: Mutex<Present>,
-    /// Counts the plans that were made.
     pub(super) made: watch::Sender<u64>,
     /// Whether a task makes plans for waiting requests.
     pub(super) is_followed: parking_lot::Mutex<bool>,
@@ -118,7 +115,6 @@ pub(super) struct TenantPlans {
 pub(crate) struct KnownRunner {
     name: Name,
     status: HolderStatus,
-    /// Its live session.
     session: Option<SessionId>,
 }
 
@@ -158,11 +154,11 @@ struct Present {
 /// The plans of all tenants for which one was requested.
 #[derive(Debug)]
 pub(crate) struct PlanBook {
-    engine: Engine,
+    pub(super) engine: Engine,
     node_id: String,
     tenants: Mutex<HashMap<Name, Arc<TenantPlans>>>,
     /// Counts changes of the registry for which there is no event.
-    registry: watch::Sender<u64>,
+    pub(super) registry: watch::Sender<u64>,
 }
 
 impl PlanBook {
@@ -170,21 +166,13 @@ impl PlanBook {
         Self { engine, node_id, tenants: Mutex::default(), registry: watch::Sender::default() }
     }
 
-    pub(super) fn engine(&self) -> &Engine {
-        &self.engine
-    }
-
     /// A runner has come, gone or changed its status, or the settings have changed: plans are made again.
     pub fn registry_changed(&self) {
         self.registry.send_modify(|count| *count += 1);
     }
 
-    /// Follows changes of the registry.
-    pub(super) fn registry(&self) -> watch::Receiver<u64> {
-        self.registry.subscribe()
-    }
-
-    /// The present plan of a tenant. One caller at a time makes it; concurrent callers wait for that one.
+    /// The present plan of a tenant; one that knows `asker` otherwise than it is now is made again. One caller at a
+    /// time makes it; concurrent callers wait for that one.
     pub async fn plan(&self, tenant: &Name, asker: Option<&KnownRunner>) -> Result<Arc<Planned>, ApiError> {
         let plans = self.tenant_plans(tenant).await;
         let mut present = plans.present.lock().await;

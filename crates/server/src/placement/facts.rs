@@ -32,9 +32,7 @@ use crate::{
     state::keys::{self, Key},
 };
 
-/// The most resources of a tenant that are planned.
 const RESOURCES_MAX: usize = 100_000;
-/// The most runners of a tenant that are planned.
 const RUNNERS_MAX: usize = 10_000;
 /// How often holders and resources are read again until both are as of one revision; then they are taken as they are.
 const ATTEMPTS: usize = 3;
@@ -50,7 +48,6 @@ pub(super) struct Memory {
     runners: HashMap<Name, Seen>,
 }
 
-/// A runner as it was seen last.
 #[derive(Debug, Clone, Copy)]
 struct Seen {
     session: Option<SessionId>,
@@ -73,7 +70,6 @@ pub(super) struct Facts {
     pub left_ms: BTreeMap<ResourceKey, u64>,
 }
 
-/// A tenant's registry as it was read.
 #[derive(Debug)]
 pub(super) struct Rows {
     rules: Rules,
@@ -84,7 +80,6 @@ pub(super) struct Rows {
 }
 
 impl Rows {
-    /// Reads a tenant's registry.
     pub async fn read(engine: &Engine, tenant: &Name) -> Result<Self, ApiError> {
         let rules = Rules::read(engine, tenant).await?;
         let (holders, resources) = rows(engine, tenant).await?;

@@ -35,7 +35,7 @@ async fn make_plans(
     tenant: Name,
     tenant_plans: Arc<TenantPlans>,
 ) {
-    let mut registry = plans.registry();
+    let mut registry = plans.registry.subscribe();
     let mut events = None;
     loop {
         {
@@ -46,7 +46,7 @@ async fn make_plans(
             }
         }
         if events.is_none() {
-            let engine = plans.engine();
+            let engine = &plans.engine;
             let filter = Filter { tenant: Some(tenant.clone()), ..Filter::default() };
             // Without a watch the plan is made once per second.
             events = engine.watch(Some(engine.cursor()), filter).await.ok();
@@ -71,7 +71,6 @@ async fn make_plans(
     }
 }
 
-/// Waits for something to happen.
 async fn next(events: &mut Option<Watch>) {
     let Some(watch) = events else { return std::future::pending().await };
     if watch.next().await.is_none() {

@@ -9,4 +9,4 @@ mod records;
 
 pub(crate) use book::{KnownRunner, PlanBook, Planned};
 pub(crate) use explain::explain;
-pub(crate) use records::{clear, fail, failures_of, put_settings, quarantine, settings, shift, shift_of};
+pub(crate) use records::{clear, fail, failures_of, put_settings, quarantine, shift, tenant_record};

@@ -41,9 +41,9 @@ const FORGOTTEN_MAX: usize = 64;
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(default)]
-struct TenantRecord {
-    settings: PlacementSettings,
-    shift: Option<ShiftState>,
+pub(crate) struct TenantRecord {
+    pub settings: PlacementSettings,
+    pub shift: Option<ShiftState>,
 }
 
 /// The failures of one resource. Its key is kept with them, because the name of the record is a hash.
@@ -129,7 +129,7 @@ fn read<T: DeserializeOwned>(record: &Record) -> Option<T> {
     .ok()
 }
 
-async fn tenant_record(engine: &Engine, tenant: &Name) -> Result<TenantRecord, ApiError> {
+pub(crate) async fn tenant_record(engine: &Engine, tenant: &Name) -> Result<TenantRecord, ApiError> {
     let all = engine.records(&collection(PLACEMENT)).await?;
     Ok(all.iter().find(|record| record.id == *tenant).and_then(read).unwrap_or_default())
 }
@@ -137,19 +137,13 @@ async fn tenant_record(engine: &Engine, tenant: &Name) -> Result<TenantRecord, A
 async fn change_tenant(
     engine: &Engine,
     tenant: &Name,
-    how: impl Fn(&mut TenantRecord) -> Result<(), ApiError>,
+    how: impl Fn(TenantRecord) -> Result<TenantRecord, ApiError>,
 ) -> Result<TenantRecord, ApiError> {
     records::change(engine, PLACEMENT, tenant, |found, _| {
-        let mut changed = found.and_then(read).unwrap_or_default();
-        how(&mut changed)?;
+        let changed = how(found.and_then(read).unwrap_or_default())?;
         Ok((record(PLACEMENT, tenant.clone(), &changed)?, changed))
     })
     .await
-}
-
-/// The settings of a tenant.
-pub(crate) async fn settings(engine: &Engine, tenant: &Name) -> Result<PlacementSettings, ApiError> {
-    Ok(tenant_record(engine, tenant).await?.settings)
 }
 
 /// Changes the settings of a tenant, and returns all of them.
@@ -159,28 +153,19 @@ pub(crate) async fn put_settings(
     change: &PutPlacement,
 ) -> Result<PlacementSettings, ApiError> {
     let changed = change_tenant(engine, tenant, |record| {
-        record.settings = change.over(&record.settings);
-        record.settings.policy()?;
-        Ok(())
+        let settings = change.over(&record.settings);
+        settings.policy()?;
+        Ok(TenantRecord { settings, ..record })
     });
     Ok(changed.await?.settings)
 }
 
-/// The present shift of a tenant.
-pub(crate) async fn shift_of(engine: &Engine, tenant: &Name) -> Result<Option<ShiftState>, ApiError> {
-    Ok(tenant_record(engine, tenant).await?.shift)
-}
-
 /// Begins a shift in place of the present one.
 pub(crate) async fn shift(engine: &Engine, tenant: &Name, shift: &ShiftState) -> Result<(), ApiError> {
-    let begin = |record: &mut TenantRecord| {
-        record.shift = Some(shift.clone());
-        Ok(())
-    };
+    let begin = |record| Ok(TenantRecord { shift: Some(shift.clone()), ..record });
     change_tenant(engine, tenant, begin).await.map(drop)
 }
 
-/// The placement settings and failures of a tenant.
 #[derive(Debug)]
 pub(super) struct Rules {
     pub policy: Policy,
@@ -254,26 +239,23 @@ pub(crate) async fn fail(
         record.because(reason);
     })
     .await?;
-    let shift = shift_of(engine, &key.tenant).await?;
+    let shift = tenant_record(engine, &key.tenant).await?.shift;
     if shift.is_some_and(|shift| Some(shift.to.as_str()) == group && shift.halted.is_none()) {
-        let one_more = |record: &mut TenantRecord| {
-            record.shift.iter_mut().for_each(count);
-            Ok(())
-        };
+        let one_more = |record: TenantRecord| Ok(TenantRecord { shift: record.shift.map(count), ..record });
         change_tenant(engine, &key.tenant, one_more).await?;
     }
     Ok(failures)
 }
 
-fn count(shift: &mut ShiftState) {
+fn count(mut shift: ShiftState) -> ShiftState {
     shift.failures = shift.failures.saturating_add(1);
     if shift.failures >= SHIFT_FAILURES_MAX && shift.halted.is_none() {
         let why = format!("runners of {} have reported {} failures since it began", shift.to, shift.failures);
         shift.halted = Some(why);
     }
+    shift
 }
 
-/// Puts a resource into quarantine.
 pub(crate) async fn quarantine(
     engine: &Engine,
     key: &ResourceKey,

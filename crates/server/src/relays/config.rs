@@ -7,7 +7,6 @@ use solehold_core::key::Name;
 
 use super::topic::{Style, Topic};
 
-/// The largest number of relays of one server.
 pub const RELAYS_MAX: usize = 16;
 
 /// One relay: its destination, and the events that it sends.
@@ -15,17 +14,12 @@ pub const RELAYS_MAX: usize = 16;
 pub struct RelayConfig {
     /// Replicas that share a store share a relay by its name, and its cursor is stored under it.
     pub name: Name,
-    /// Where it sends events to.
     pub to: DestinationConfig,
-    /// Where it begins when it has never run before.
     pub start_at: StartAt,
-    /// Of this tenant only.
     pub tenant: Option<Name>,
-    /// Of this kind only.
     pub kind: Option<Name>,
     /// Whether to send renewals, too: live, and without retries (rule 19).
     pub renewals: bool,
-    /// What to do with an event that the destination refuses.
     pub when_refused: WhenRefused,
 }
 
@@ -39,14 +33,10 @@ pub enum StartAt {
     Oldest,
 }
 
-/// What to do with an event that the destination refuses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WhenRefused {
     /// After this many attempts it goes to the dead letters, and the next event of its resource is sent.
-    DeadLetter {
-        /// How often it is sent before.
-        attempts: u32,
-    },
+    DeadLetter { attempts: u32 },
     /// It is retried without a limit, and its resource waits; when the window of the relay is full, all wait.
     Block,
 }
@@ -57,35 +47,26 @@ impl Default for WhenRefused {
     }
 }
 
-/// Where events are sent to.
 #[derive(Debug, Clone)]
 pub enum DestinationConfig {
-    /// An exchange of RabbitMQ.
     RabbitMq(RabbitMqConfig),
-    /// An MQTT broker.
     Mqtt(MqttConfig),
-    /// An HTTP server.
     Webhook(WebhookConfig),
 }
 
-/// An exchange of RabbitMQ.
 #[derive(Debug, Clone)]
 pub struct RabbitMqConfig {
     /// `amqp://` or `amqps://`, with user, password and virtual host.
     pub url: DestinationUrl,
     /// The durable topic exchange that is declared and published to.
     pub exchange: String,
-    /// The routing key.
     pub routing_key: Topic,
 }
 
 impl RabbitMqConfig {
-    /// The exchange, if none is named.
     pub const EXCHANGE: &'static str = "solehold.events";
-    /// The routing key, if none is given.
     pub const ROUTING_KEY: &'static str = "leases.{tenant}.{site}.{kind}.{key}.{event}";
 
-    /// With the default exchange and routing key.
     pub fn new(url: DestinationUrl) -> Self {
         let routing_key = Topic::new(Self::ROUTING_KEY, Style::Words).expect("a good template");
         Self { url, exchange: Self::EXCHANGE.to_owned(), routing_key }
@@ -97,38 +78,29 @@ impl RabbitMqConfig {
     }
 }
 
-/// An MQTT broker.
 #[derive(Debug, Clone)]
 pub struct MqttConfig {
     /// `mqtt://` or `mqtts://`, with user and password.
     pub url: DestinationUrl,
-    /// The topic.
     pub topic: Topic,
 }
 
 impl MqttConfig {
-    /// The topic, if none is given.
     pub const TOPIC: &'static str = "leases/{tenant}/{site}/{kind}/{key}/{event}";
 
-    /// With the default topic.
     pub fn new(url: DestinationUrl) -> Self {
         Self { url, topic: Topic::new(Self::TOPIC, Style::Levels).expect("a good template") }
     }
 }
 
-/// An HTTP server.
 #[derive(Debug, Clone)]
 pub struct WebhookConfig {
-    /// Where to post.
     pub url: DestinationUrl,
-    /// Signs the requests.
     pub secret: SecretString,
-    /// How long a response may take.
     pub timeout: Duration,
 }
 
 impl WebhookConfig {
-    /// The default timeout.
     pub const TIMEOUT: Duration = Duration::from_secs(10);
     /// The least length of a secret: one that can be guessed signs nothing.
     pub const SECRET_BYTES_MIN: usize = 32;
@@ -183,7 +155,6 @@ impl DestinationUrl {
     }
 }
 
-/// Scheme, host and port.
 impl fmt::Display for DestinationUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.shown)

@@ -19,19 +19,14 @@ use solehold_engine::{Engine, EngineError, store::LoadedRows};
 use super::StartAt;
 use crate::state::records::collection;
 
-/// The collection of the cursors.
 pub const CURSORS: &str = "relay_cursor";
 
-/// Why a cursor cannot be read or moved.
 #[derive(Debug, thiserror::Error)]
 pub enum CursorError {
-    /// Another relay has taken over.
     #[error("another replica has taken over")]
     Fenced,
-    /// The store failed.
     #[error("cannot access the cursor of the relay: {0}")]
     Engine(#[from] EngineError),
-    /// The store refused the write.
     #[error("cannot write the cursor of the relay: {0}")]
     Refused(#[from] Refusal),
     /// There is no cursor, or it is not one of ours.
@@ -47,18 +42,15 @@ struct CursorRecord {
     token: Token,
 }
 
-/// The cursor of the active relay.
 #[derive(Debug)]
 pub struct FencedCursor {
     engine: Engine,
     name: Name,
     kept: CursorRecord,
-    /// The record in the store.
     document: Document,
 }
 
 impl FencedCursor {
-    /// Takes the cursor over, under the token of a lease.
     pub async fn take_over(engine: &Engine, name: &Name, token: Token) -> Result<Self, CursorError> {
         let (found, document) = load(engine, name).await?.ok_or(CursorError::Missing)?;
         let kept = CursorRecord { token, ..found };

@@ -13,14 +13,12 @@ use super::window::Failure;
 #[derive(Debug)]
 pub struct SharedLink<L> {
     slot: Mutex<Slot<L>>,
-    /// Counts attempts to connect.
     attempts: AtomicU64,
 }
 
 #[derive(Debug)]
 struct Slot<L> {
     link: Option<Arc<L>>,
-    /// How the last attempt failed.
     failure: Failure,
 }
 

@@ -20,22 +20,17 @@ use uuid::Uuid;
 /// The event type of the message that reports missing events.
 pub const GAP: &str = "relay_gap";
 
-/// One message, ready to send.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Message {
     /// The same on every attempt, at every replica and for every relay: consumers drop duplicates by it.
     pub id: Uuid,
-    /// The event type.
     pub event: &'static str,
-    /// The resource of the event.
     pub resource: ResourceKey,
     /// The site of the resource, if it is known.
     pub site: Option<Name>,
-    /// The store time of the event.
     pub at: StoreTime,
     /// Its place in the order of all events.
     pub revision: Revision,
-    /// The JSON that is sent.
     pub body: Bytes,
 }
 
@@ -44,9 +39,8 @@ pub struct Message {
 struct MessageBody<'a> {
     event_id: Uuid,
     event_type: &'a str,
-    tenant: &'a Name,
-    kind: &'a Name,
-    key: &'a Name,
+    #[serde(flatten)]
+    resource: &'a ResourceKey,
     holder: String,
     token: Option<u64>,
     lease_id: String,
@@ -65,7 +59,6 @@ struct CameraFields {
 }
 
 impl Message {
-    /// An event.
     pub fn of(event: &Event, epoch: u64, site: Option<Name>) -> Self {
         let lease_event = LeaseEvent::of(event, epoch);
         Self::from_lease_event(event_id(event), lease_event, event.name().as_str(), &event.key, site)
@@ -94,9 +87,7 @@ impl Message {
         let body = MessageBody {
             event_id: id,
             event_type: GAP,
-            tenant: &relay.tenant,
-            kind: &relay.kind,
-            key: &relay.key,
+            resource: relay,
             holder: String::new(),
             token: None,
             lease_id: String::new(),
@@ -134,9 +125,7 @@ impl Message {
         let body = MessageBody {
             event_id: id,
             event_type: event,
-            tenant: &key.tenant,
-            kind: &key.kind,
-            key: &key.key,
+            resource: key,
             holder: lease_event.holder.unwrap_or_default(),
             token: lease_event.token,
             lease_id: lease_event.lease_id.map(|id| id.to_string()).unwrap_or_default(),

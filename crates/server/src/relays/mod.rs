@@ -31,10 +31,7 @@ mod window;
 use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use solehold_core::{
-    key::{Name, ResourceKey},
-    time::Revision,
-};
+use solehold_core::key::{Name, ResourceKey};
 use solehold_engine::Engine;
 use tokio::task::JoinSet;
 
@@ -56,26 +53,16 @@ const IS_THERE: &str = "which can be reached";
 /// How long relays may wait for confirmations when the server stops.
 const STOP_GRACE: Duration = Duration::from_secs(5);
 
-/// Why a relay cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum RelayError {
-    /// A feature is missing.
     #[error("this program was built without {what}: build it with the feature {feature}")]
-    NotBuilt {
-        /// The protocol.
-        what: &'static str,
-        /// Of this crate.
-        feature: &'static str,
-    },
-    /// The HTTP client of a webhook cannot be made.
+    NotBuilt { what: &'static str, feature: &'static str },
     #[error(transparent)]
     Http(reqwest::Error),
-    /// The destination did not respond as expected.
     #[error("{0}")]
     Destination(String),
 }
 
-/// A relay that cannot be started.
 #[derive(Debug, thiserror::Error)]
 #[error("relay {relay}: {error}")]
 pub struct StartRelayError {
@@ -98,7 +85,6 @@ pub(crate) trait Destination: Send + Sync {
     async fn check(&self) -> Result<String, Failure>;
 }
 
-/// One relay of this replica.
 pub(crate) struct Relay {
     config: RelayConfig,
     key: ResourceKey,
@@ -161,7 +147,6 @@ pub async fn check(config: &RelayConfig) -> Result<String, RelayError> {
     destination.check().await.map_err(|failure| RelayError::Destination(failure.why().to_owned()))
 }
 
-/// The relays of a running server.
 #[derive(Debug, Default)]
 pub(crate) struct Relays {
     /// They wait for confirmations before they end.
@@ -200,9 +185,4 @@ impl Relays {
             tracing::warn!("a relay did not stop in time; events without a confirmation will be sent again");
         }
     }
-}
-
-/// Before the cursors are read, all events are kept from compaction.
-pub(crate) fn unsent_at_start(configs: &[RelayConfig]) -> Option<Revision> {
-    (!configs.is_empty()).then_some(Revision(0))
 }

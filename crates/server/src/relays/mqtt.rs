@@ -18,15 +18,12 @@ use super::{
     window::Failure,
 };
 
-/// How long connecting may take.
 const CONNECT_WITHIN: Duration = Duration::from_secs(10);
-/// How long a confirmation may take.
 const CONFIRM_WITHIN: Duration = Duration::from_secs(30);
 /// Largest packet that is sent: a document has 64 KiB at most, and an event has two at most.
 const PACKET_BYTES_MAX: usize = 1024 * 1024;
 const KEEP_ALIVE_SECONDS: u16 = 15;
 
-/// Publishes to an MQTT broker.
 pub struct Mqtt {
     config: MqttConfig,
     link: SharedLink<MqttLink>,
@@ -120,7 +117,6 @@ fn away(error: impl std::fmt::Display) -> Failure {
     Failure::Away(error.to_string())
 }
 
-/// A part of a URL, decoded.
 fn percent_decoded(text: &str) -> String {
     percent_decode_str(text).decode_utf8_lossy().into_owned()
 }

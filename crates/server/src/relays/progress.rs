@@ -11,7 +11,6 @@ use solehold_engine::{
 use super::cursor;
 use crate::context::Context;
 
-/// How often to read the cursors.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Keeps events that are not sent yet from compaction, and measures their number and age.

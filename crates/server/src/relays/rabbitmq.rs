@@ -26,7 +26,6 @@ use solehold_process::{
 
 use super::{Destination, Message, config::RabbitMqConfig, link::SharedLink, window::Failure};
 
-/// How long connecting may take.
 const CONNECT_WITHIN: Duration = Duration::from_secs(10);
 /// How long a confirmation may take: RabbitMQ confirms when the message is on disk, at each replica of the queue.
 const CONFIRM_WITHIN: Duration = Duration::from_secs(30);
@@ -40,7 +39,6 @@ const EXCHANGE_EXISTS: &str = "which exists; whether a queue is bound to it cann
 /// The finding on an exchange that does not exist.
 const EXCHANGE_MISSING: &str = "which does not exist yet: the server makes it at the start, and every event is refused until a queue is bound to it";
 
-/// Publishes to RabbitMQ.
 pub struct RabbitMq {
     relay: Name,
     config: RabbitMqConfig,

@@ -26,7 +26,6 @@ use crate::metrics::RelayCount;
 
 /// How long a replica that was killed keeps the relay.
 const LEASE_TTL: Duration = Duration::from_secs(5);
-/// How long a replica waits in line before it requests the lease again.
 const LINE_WAIT: Duration = Duration::from_secs(600);
 /// After a failure of the store or of the lease.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
@@ -39,7 +38,6 @@ const EVENTS_MAX: usize = 1_024;
 /// Events that are sent and not confirmed.
 pub(super) const IN_FLIGHT_MAX: usize = 32;
 
-/// Why a tenure ended early.
 #[derive(Debug, thiserror::Error)]
 enum TenureError {
     #[error(transparent)]
@@ -174,13 +172,11 @@ async fn run(relay: &Relay, guard: &Guard, stopping: &mut watch::Receiver<bool>)
     tenure.write_cursor(true).await
 }
 
-/// The state of a relay under one lease.
 struct Tenure<'a> {
     relay: &'a Relay,
     cursor: FencedCursor,
     window: Window<Item>,
     sites: &'a Sites,
-    /// When the cursor was last written.
     written: BootTime,
     /// Whether the destination could not be reached the last time.
     is_away: bool,
@@ -237,7 +233,6 @@ impl Tenure<'_> {
         true
     }
 
-    /// Records the outcome of an attempt.
     fn settle(&mut self, delivery: &Delivery<Item>, delivered: Result<(), Failure>) {
         let name = self.relay.name();
         let metrics = &self.relay.metrics;
@@ -303,7 +298,6 @@ impl Tenure<'_> {
     }
 }
 
-/// The resource of a message, for the log.
 fn resource(item: &Item) -> String {
     let key: &ResourceKey = match item {
         Item::Event(event, _) => &event.key,
@@ -312,7 +306,6 @@ fn resource(item: &Item) -> String {
     format!("{} {}/{}", key.tenant, key.kind, key.key)
 }
 
-/// Makes one attempt.
 async fn deliver(
     relay: &Relay,
     sites: &Sites,

@@ -3,7 +3,6 @@
 
 use super::message::Message;
 
-/// Longest routing key of AMQP, in bytes.
 const ROUTING_KEY_BYTES_MAX: usize = 255;
 /// In a routing key that would be too long, a name beyond this is replaced by its hash. Four names, the name of the
 /// event and the rest of the longest template (31 bytes) then fit.
@@ -29,22 +28,15 @@ impl Style {
     }
 }
 
-/// Why a template is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TopicError {
-    /// Braces around an unknown field.
     #[error(
         "{template:?} has braces around something else than {}",
         FIELDS.map(|field| format!("{{{field}}}")).join(", ")
     )]
-    Field {
-        /// The template.
-        template: String,
-    },
-    /// A wildcard or control character.
+    Field { template: String },
     #[error("{0:?} has a {1:?}, which no message can be published under")]
     Wildcard(String, char),
-    /// Empty, or too long.
     #[error("a routing key or topic needs 1 to {} characters, with its fields in braces", ROUTING_KEY_BYTES_MAX / 4)]
     Length,
 }
@@ -59,7 +51,6 @@ pub struct Topic {
 const FIELDS: [&str; 5] = ["tenant", "site", "kind", "key", "event"];
 
 impl Topic {
-    /// Checks a template.
     pub fn new(template: &str, style: Style) -> Result<Self, TopicError> {
         let mut rest = template;
         while let Some(open) = rest.find(['{', '}']) {
@@ -80,7 +71,6 @@ impl Topic {
         Ok(Self { template: template.to_owned(), style })
     }
 
-    /// The topic of a message.
     pub fn of(&self, message: &Message) -> String {
         let whole = self.fill(message, usize::MAX);
         match self.style {

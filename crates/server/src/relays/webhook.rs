@@ -18,7 +18,6 @@ use solehold_engine::clock::wall_ms;
 
 use super::{Destination, IS_THERE, Message, config::WebhookConfig, window::Failure};
 
-/// Posts events.
 pub struct Webhook {
     client: Client,
     url: String,

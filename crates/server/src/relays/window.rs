@@ -35,7 +35,6 @@ pub struct WindowLimits {
     pub attempts_max: Option<u32>,
 }
 
-/// Why an event was not delivered.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Failure {
     /// The destination cannot be reached, or the connection broke: nothing is wrong with the event.
@@ -47,7 +46,6 @@ pub enum Failure {
 }
 
 impl Failure {
-    /// The reason, for people.
     pub fn why(&self) -> &str {
         match self {
             Self::Away(why) | Self::Busy(why) | Self::Refused(why) => why,
@@ -55,16 +53,12 @@ impl Failure {
     }
 }
 
-/// What happens to an event that was not delivered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fate {
-    /// It is sent again.
     Retry,
-    /// It goes to the dead letters.
     Condemned,
 }
 
-/// An event to send now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Delivery<M> {
     pub revision: Revision,
@@ -73,7 +67,6 @@ pub struct Delivery<M> {
     pub condemned: Option<String>,
 }
 
-/// An event that is not settled.
 #[derive(Debug)]
 struct PendingEvent<M> {
     message: M,
@@ -82,7 +75,6 @@ struct PendingEvent<M> {
     condemned: Option<String>,
 }
 
-/// The window of a relay.
 #[derive(Debug)]
 pub struct Window<M> {
     limits: WindowLimits,
@@ -97,7 +89,6 @@ pub struct Window<M> {
 }
 
 impl<M: Clone> Window<M> {
-    /// A window after `cursor`.
     pub fn new(cursor: Revision, limits: WindowLimits) -> Self {
         Self {
             limits,
@@ -119,18 +110,15 @@ impl<M: Clone> Window<M> {
         self.events.last()
     }
 
-    /// Whether it can take another event.
     pub fn has_room(&self) -> bool {
         self.events.len() < self.limits.events_max
     }
 
-    /// The number of events that are in flight.
     #[cfg(test)]
     pub fn in_flight(&self) -> usize {
         self.in_flight
     }
 
-    /// Takes in the next event.
     pub fn offer(&mut self, revision: Revision, resource: ResourceKey, message: M) {
         let event = PendingEvent { message, failures: 0, refusals: 0, condemned: None };
         self.events.insert(revision, Some(resource), event);

@@ -50,8 +50,7 @@ async fn batch_acquire(
         let lease = new_lease_id(&key);
         asked.acquire(key, lease, Undeclared::Allow)
     };
-    let commands = asked.into_iter().map(acquire).map(Command::Acquire).collect();
-    Ok(results(context, commands).await)
+    results(context, asked.into_iter().map(acquire).map(Command::Acquire).collect()).await
 }
 
 /// Renews many leases.
@@ -72,8 +71,7 @@ async fn batch_renew(
         let (claim, ttl_ms) = item.claim(&tenant)?;
         Ok(Command::Renew { claim, ttl_ms, stats: item.stats()? })
     })?;
-    let commands = in_their_tenants(caller.context(), &query, commands).await?;
-    Ok(results(caller.context(), commands).await)
+    results(caller.context(), in_their_tenants(caller.context(), &query, commands).await?).await
 }
 
 /// Releases many leases.
@@ -94,8 +92,7 @@ async fn batch_release(
         let (claim, state) = item.claim(&tenant)?;
         Ok(Command::Release { claim, state })
     })?;
-    let commands = in_their_tenants(caller.context(), &query, commands).await?;
-    Ok(results(caller.context(), commands).await)
+    results(caller.context(), in_their_tenants(caller.context(), &query, commands).await?).await
 }
 
 /// A lease id also identifies its tenant, for a caller that has none and names none.
@@ -114,7 +111,7 @@ async fn in_their_tenants(
     Ok(commands)
 }
 
-async fn results(context: &Context, commands: Vec<Command>) -> Json<BatchResults> {
+async fn results(context: &Context, commands: Vec<Command>) -> Reply<BatchResults> {
     let claims: Vec<_> = commands.iter().map(claimed).collect();
     let outcomes = context.submit_all(commands).await;
     let slack_ms = context.engine().clock_slack_ms();
@@ -130,7 +127,7 @@ async fn results(context: &Context, commands: Vec<Command>) -> Json<BatchResults
         };
         results.push(result);
     }
-    Json(BatchResults { results })
+    Ok(Json(BatchResults { results }))
 }
 
 /// The lease that a command is about, and whether the command is a release, and then whether that leaves a state.

@@ -8,7 +8,7 @@ use solehold_api::{
     problem::{ErrorCode, Problem},
 };
 use solehold_core::{
-    command::{Claim, Command, Footprint, HandOver, Target},
+    command::{Claim, Command, HandOver, Target},
     key::{HolderKey, LeaseId, Name, ResourceKey, SessionId},
     outcome::{Answer, LeaseView, PendingView, Refusal},
 };
@@ -80,18 +80,16 @@ async fn is_planned(
         return Ok(false);
     }
     let from = present.map(|lease| &lease.lease.holder);
-    Ok(context.plan(&key.tenant, None).await?.moves(key, from, to))
+    Ok(context.plans.plan(&key.tenant, None).await?.moves(key, from, to))
 }
 
-/// The session of the next holder.
 async fn session_of(context: &Context, tenant: &Name, to: NextHolder) -> Result<SessionId, ApiError> {
     let name = match to {
         NextHolder::Session(id) => return Ok(id),
         NextHolder::Named(name) => name,
     };
     let key = HolderKey { tenant: tenant.clone(), name };
-    let found =
-        context.engine().load(&Footprint { holders: vec![key.clone()], ..Default::default() }).await?;
+    let found = context.load_holder(&key).await?;
     let session = found.state.holder(&key).and_then(|holder| holder.session);
     let nobody = || {
         let detail = format!("{} has no session, so it cannot take over a resource", key.name);
@@ -100,7 +98,6 @@ async fn session_of(context: &Context, tenant: &Name, to: NextHolder) -> Result<
     Ok(session.ok_or_else(nobody)?)
 }
 
-/// Reads the pending lease on a resource.
 async fn find(context: &Context, key: &ResourceKey) -> Result<OfferedLease, ApiError> {
     let seen = ResourceView::read(context, key).await?;
     let seen = seen.ok_or_else(|| Refusal::NoResource(key.clone()))?;

@@ -8,7 +8,6 @@ mod admin;
 mod batch;
 mod config;
 mod hand_over;
-mod history;
 mod leases;
 mod locks;
 mod nodes;

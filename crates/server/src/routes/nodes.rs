@@ -37,7 +37,6 @@ async fn list_nodes(caller: Caller<role::Reader>, Params(query): Params<PageQuer
     Ok(Json(NodeList { nodes, next, cursor: wire_cursor(found.loaded.cursor) }))
 }
 
-/// The active nodes among those found.
 fn live(found: &HolderPage) -> impl Iterator<Item = Node> {
     let state = &found.loaded.state;
     let now = found.loaded.now;
@@ -83,7 +82,6 @@ async fn route_key(
     Ok(Json(KeyRoute { kind, key, node }))
 }
 
-/// All active nodes of a tenant.
 async fn all_live(context: &Context, tenant: &Name) -> Result<Vec<Node>, ApiError> {
     let mut nodes = Vec::new();
     let mut cursor = None;

@@ -23,7 +23,7 @@ use solehold_core::{
 use crate::{
     http::{ApiError, At, Body, Caller, Context, Json, Params, Reply, TenantQuery, role},
     placement::{self, Planned},
-    routes::{resource_view::ResourceView, resources::ResourcePath},
+    routes::{resource_view::ResourceView, resources::ResourcePath, runners},
 };
 
 routes! { "placement":
@@ -48,7 +48,7 @@ async fn explain_resource(caller: Caller<role::Reader>, at: At<ResourcePath>) ->
     let is_there = |seen: &ResourceView| seen.declared().is_some() || seen.live().is_some();
     let seen = ResourceView::read(context, key).await?.filter(is_there);
     let seen = seen.ok_or_else(|| Refusal::NoResource(key.clone()))?;
-    let planned = context.plan(&key.tenant, None).await?;
+    let planned = context.plans.plan(&key.tenant, None).await?;
     let (failures, mut penalties) = placement::failures_of(context.engine(), key).await?;
     tell_who_declines(context, key, &mut penalties).await?;
     let holder = seen.live().map(|lease| lease.lease.holder.clone());
@@ -102,13 +102,9 @@ async fn report_failure(
     Ok(Json(placement::fail(context.engine(), &key, &runner, group.as_deref(), reason).await?))
 }
 
-/// The deployment group of a registered runner.
 async fn group_of(context: &Context, tenant: &Name, runner: &Name) -> Result<Option<String>, ApiError> {
     let key = HolderKey { tenant: tenant.clone(), name: runner.clone() };
-    let loaded =
-        context.engine().load(&Footprint { holders: vec![key.clone()], ..Default::default() }).await?;
-    let holder = loaded.state.holder(&key).filter(|holder| holder.registered);
-    let holder = holder.ok_or_else(|| Refusal::NoHolder(runner.clone()))?;
+    let (_, holder) = runners::find(context, &key).await?;
     let about: Option<RunnerAttributes> = solehold_api::document::read(&holder.attributes);
     Ok(about.and_then(|about| about.deployment_group))
 }
@@ -152,8 +148,8 @@ async fn list_deployments(
 ) -> Reply<DeploymentList> {
     let context = caller.context();
     let tenant = caller.tenant(query.tenant.as_deref())?;
-    let planned = context.plan(&tenant, None).await?;
-    let shift = placement::shift_of(context.engine(), &tenant).await?;
+    let planned = context.plans.plan(&tenant, None).await?;
+    let shift = placement::tenant_record(context.engine(), &tenant).await?.shift;
     Ok(Json(DeploymentList { deployments: groups(&planned), shift, moves_left: planned.plan.moves() }))
 }
 
@@ -211,7 +207,7 @@ async fn get_placement(
     Params(query): Params<TenantQuery>,
 ) -> Reply<PlacementSettings> {
     let tenant = caller.tenant(query.tenant.as_deref())?;
-    Ok(Json(placement::settings(caller.context().engine(), &tenant).await?))
+    Ok(Json(placement::tenant_record(caller.context().engine(), &tenant).await?.settings))
 }
 
 /// Changes what is tuned about the placement of a tenant's resources: what is left out stays as it is, and what is null

@@ -1,19 +1,21 @@
-//! Resources as the surfaces read them: one by its key, or a page of those that match a query.
+//! Resources as the surfaces read them: one by its key, or a page of those that match a query; and pages of events.
 
 use solehold_api::{
     field::{self, FieldError},
     limits::PAGE_SIZE_MAX,
-    page::{self, PageCursor},
+    page::{self, HistoryQuery, PageCursor},
     problem::{ErrorCode, Problem},
+    watch::LeaseEvent,
 };
 use solehold_core::{
     command::{Claim, Target},
+    event::Event,
     key::{Name, ResourceKey},
     lease::{Declaration, Resource},
     outcome::{LeaseView, Refusal},
-    time::StoreTime,
+    time::{Revision, StoreTime},
 };
-use solehold_engine::store::{LoadedRows, ResourcePage, ResourceQuery};
+use solehold_engine::store::{EventQuery, LoadedRows, ResourcePage, ResourceQuery};
 
 use crate::http::{ApiError, Context};
 
@@ -45,7 +47,6 @@ impl ResourceView {
         found.keys.iter().filter_map(|key| Self::of(&found.loaded, key))
     }
 
-    /// Reads a resource, declared or not.
     pub async fn read(context: &Context, key: &ResourceKey) -> Result<Option<Self>, ApiError> {
         context.caller().must_see(key)?;
         let loaded = context.engine().resource(key).await?;
@@ -147,4 +148,31 @@ pub async fn nobody_holds(context: &Context, key: &ResourceKey) -> Result<Proble
         }
         None => Problem::new(ErrorCode::NotFound, format!("nobody holds {key}")),
     })
+}
+
+/// A page of a tenant's events, and where the next begins.
+pub async fn event_page(
+    context: &Context,
+    tenant: &Name,
+    of: EventQuery,
+    query: &HistoryQuery,
+) -> Result<(Vec<LeaseEvent>, Option<PageCursor>), ApiError> {
+    let of = EventQuery { limit: page::size(query.limit)?, ..of };
+    let seen = query.cursor.as_ref().map(revision).transpose()?;
+    let asked = match (query.newest_first, seen) {
+        (true, Some(_)) => EventQuery { newest_before: seen, ..of },
+        (true, None) => of.newest(),
+        (false, _) => EventQuery { after: seen.unwrap_or_default(), ..of },
+    };
+    let page = context.engine().events(&asked).await?;
+    let last = page.events.last().filter(|_| page.events.len() == asked.limit);
+    let next = last.map(|event| PageCursor(vec![event.revision.0.to_string()]));
+    let is_its = |event: &&Event| event.key.tenant == *tenant && context.caller().may_see(&event.key);
+    let its = page.events.iter().filter(is_its);
+    Ok((its.map(|event| LeaseEvent::of(event, page.head.epoch)).collect(), next))
+}
+
+fn revision(cursor: &PageCursor) -> Result<Revision, ApiError> {
+    let [revision] = cursor.0.as_slice() else { return Err(page::unknown_cursor().into()) };
+    revision.parse().map(Revision).map_err(|_| page::unknown_cursor().into())
 }

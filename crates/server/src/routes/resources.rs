@@ -28,10 +28,7 @@ use crate::{
         ApiError, At, Body, Caller, Context, Identity, Json, NamePath, Params, Reply, StatusReply,
         TenantQuery, role,
     },
-    routes::{
-        history::event_page,
-        resource_view::{ResourceView, nobody_holds, resource_key, resource_page},
-    },
+    routes::resource_view::{ResourceView, event_page, nobody_holds, resource_key, resource_page},
 };
 
 routes! { "resources":
@@ -157,7 +154,6 @@ async fn get_resource(caller: Caller<role::Reader>, at: At<ResourcePath>) -> Rep
     show(caller.context(), &at.key(&caller)?).await
 }
 
-/// Shows a resource that is there.
 pub async fn show(context: &Context, key: &ResourceKey) -> Reply<ResourceBody> {
     let seen = see(context, key).await?;
     Ok(Json(ResourceBody { epoch: Some(seen.epoch), ..shown(&seen) }))
@@ -267,7 +263,6 @@ async fn release_resource(
     let_go(caller.context(), at.key(&caller)?, &body).await
 }
 
-/// Releases the lease on a resource.
 pub async fn let_go(
     context: &Context,
     key: ResourceKey,
@@ -295,7 +290,6 @@ async fn renew_resource(
     keep(caller.context(), at.key(&caller)?, &body).await
 }
 
-/// Renews the lease on a resource.
 pub async fn keep(context: &Context, key: ResourceKey, body: &RenewResource) -> Reply<GrantBody> {
     let claim = on_resource(context, &key, body.claim(key.clone())?).await?;
     let grant = context.renew(claim, body.ttl_ms()?, None).await?;

@@ -21,7 +21,7 @@ use solehold_api::{
     terms,
 };
 use solehold_core::{
-    command::{Claim, Command, Footprint, OpenSession, StatusBy, Target},
+    command::{Claim, Command, OpenSession, StatusBy, Target},
     key::{Document, HolderKey, Name, SessionId},
     outcome::{LeaseView, Refusal, SessionView},
     session::{Holder, HolderStatus, Session, Standing},
@@ -58,18 +58,12 @@ async fn runner_key(context: &Context, tenant: Option<&str>, id: &str) -> Result
     Ok(HolderKey { tenant: context.tenant_of(tenant, Named::Runner(&name)).await?, name })
 }
 
-async fn load(context: &Context, key: &HolderKey) -> Result<LoadedRows, ApiError> {
-    Ok(context.engine().load(&Footprint { holders: vec![key.clone()], ..Default::default() }).await?)
-}
-
-fn is_registered(loaded: &LoadedRows, key: &HolderKey) -> bool {
-    loaded.state.holder(key).is_some_and(|holder| holder.registered)
-}
-
 /// Reads a registered runner with its present session.
-async fn find(context: &Context, key: &HolderKey) -> Result<LoadedRows, ApiError> {
-    let loaded = load(context, key).await?;
-    if is_registered(&loaded, key) { Ok(loaded) } else { Err(Refusal::NoHolder(key.name.clone()).into()) }
+pub async fn find(context: &Context, key: &HolderKey) -> Result<(LoadedRows, Holder), ApiError> {
+    let loaded = context.load_holder(key).await?;
+    let holder = loaded.state.holder(key).filter(|holder| holder.registered).cloned();
+    let holder = holder.ok_or_else(|| Refusal::NoHolder(key.name.clone()))?;
+    Ok((loaded, holder))
 }
 
 fn present_session<'a>(loaded: &'a LoadedRows, holder: &Holder) -> Option<&'a Session> {
@@ -83,15 +77,13 @@ async fn shown(context: &Context, loaded: &LoadedRows, holder: &Holder) -> Resul
 }
 
 async fn see(context: &Context, key: &HolderKey) -> Result<Runner, ApiError> {
-    let loaded = find(context, key).await?;
-    let holder = loaded.state.holder(key).ok_or_else(|| Refusal::NoHolder(key.name.clone()))?;
-    shown(context, &loaded, holder).await
+    let (loaded, holder) = find(context, key).await?;
+    shown(context, &loaded, &holder).await
 }
 
 async fn status_of(context: &Context, key: &HolderKey) -> Result<RunnerStatus, ApiError> {
-    let loaded = find(context, key).await?;
-    let holder = loaded.state.holder(key).ok_or_else(|| Refusal::NoHolder(key.name.clone()))?;
-    Ok(RunnerStatus::of(holder, present_session(&loaded, holder), loaded.now))
+    let (loaded, holder) = find(context, key).await?;
+    Ok(RunnerStatus::of(&holder, present_session(&loaded, &holder), loaded.now))
 }
 
 /// Everything that is held under a runner's name, in whichever session or none.
@@ -128,7 +120,8 @@ async fn register_runner(
     let tenant = caller.tenant(body.tenant_id.as_deref())?;
     context.quota(&tenant, Quota::Sessions).await?;
     let key = HolderKey { tenant, name: asked.runner };
-    let was_registered = is_registered(&load(context, &key).await?, &key);
+    let before = context.load_holder(&key).await?;
+    let was_registered = before.state.holder(&key).is_some_and(|holder| holder.registered);
     let command = Command::OpenSession(OpenSession {
         id: chosen.id.unwrap_or_else(new_session_id),
         holder: key.clone(),
@@ -373,14 +366,13 @@ async fn runner_assignments(
     let known = field::maybe_name("known", query.known.as_deref())?;
     let wait = terms::wait(query.wait_ms.map(Into::into).as_ref()).map_err(|fault| vec![fault])?;
     let key = runner_key(context, query.tenant.as_deref(), &id).await?;
-    let found = find(context, &key).await?;
+    let (found, holder) = find(context, &key).await?;
     let asker = KnownRunner::of(&found, &key);
     let planned = context.other_plan(&key, asker.as_ref(), known.as_ref().map(Name::as_str), wait).await?;
     // Read after the plan: what was acquired since then is kept, not acquired again.
     let (leases, revision) = held_by(context, &key).await?;
     let mut assignments = planned.assignments(&key.name, &leases, |key| context.caller().may_see(key));
-    assignments.assigned_cameras =
-        found.state.holder(&key).and_then(|holder| cameras_of(holder, leases.iter()));
+    assignments.assigned_cameras = cameras_of(&holder, leases.iter());
     assignments.leases = leases.iter().map(|lease| LeaseBody::of(lease, Revision(revision))).collect();
     assignments.revision = revision;
     Ok(Json(assignments))

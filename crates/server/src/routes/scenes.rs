@@ -102,7 +102,6 @@ fn next_path(query: &SceneQuery, cursor: PageCursor) -> String {
     path
 }
 
-/// The number of scenes on all pages.
 async fn count(
     context: &Context,
     tenant: &Name,

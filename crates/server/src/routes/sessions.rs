@@ -170,7 +170,6 @@ async fn get_session(caller: Caller<role::Reader>, at: At<String>) -> Reply<Sess
     Ok(Json(shown(context, &view).await?))
 }
 
-/// An active session of a tenant.
 async fn find(context: &Context, tenant: &Name, id: SessionId) -> Result<Option<SessionView>, ApiError> {
     let loaded = context.engine().load(&Footprint { sessions: vec![id], ..Default::default() }).await?;
     let session = loaded.state.session(id).filter(|s| s.holder.tenant == *tenant && s.is_live(loaded.now));

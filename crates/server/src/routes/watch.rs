@@ -66,8 +66,7 @@ async fn watch(
     let context = caller.context();
     let filter = filter(&caller, &query)?;
     let open = context.open_watch(filter.tenant.as_ref())?;
-    let from = last_event_id(&headers)?.or(query.from);
-    let from = match from {
+    let from = match last_event_id(&headers)?.or(query.from) {
         Some(cursor) => Some(check(context, cursor).await?),
         None => None,
     };
@@ -84,19 +83,15 @@ async fn watch(
 /// The filter of a query, limited to resources that the caller may see.
 fn filter(caller: &Identity, query: &WatchQuery) -> Result<Filter, ApiError> {
     let tenant = caller.tenant_or_all(query.tenant.as_deref())?;
-    let name = |field, text: &Option<String>| text.as_deref().map(|t| field::name(field, t)).transpose();
-    let kind = name("kind", &query.kind)?;
-    let holder = name("holder", &query.holder)?;
+    let kind = field::maybe_name("kind", query.kind.as_deref())?;
+    let holder = field::maybe_name("holder", query.holder.as_deref())?;
     Ok(Filter { tenant, kind, holder, renewals: query.renewals })
 }
 
 fn last_event_id(headers: &HeaderMap) -> Result<Option<Cursor>, ApiError> {
     let Some(value) = headers.get(LAST_EVENT_ID) else { return Ok(None) };
     let text = value.to_str().unwrap_or_default();
-    if text.is_empty() {
-        return Ok(None);
-    }
-    Ok(Some(text.parse()?))
+    if text.is_empty() { Ok(None) } else { Ok(Some(text.parse()?)) }
 }
 
 /// A cursor that the watch can resume from.
@@ -136,18 +131,10 @@ fn failed(error: WatchError) -> ApiError {
     }
 }
 
-/// A cursor of the store as the wire has it.
 pub fn wire_cursor(cursor: store::Cursor) -> Cursor {
     Cursor { epoch: cursor.epoch, revision: cursor.revision.0 }
 }
 
-enum Next {
-    Frame(Frame),
-    Silence,
-    Over,
-}
-
-/// The stream of one watcher.
 struct WatchStream {
     context: Context,
     watch: Watch,
@@ -170,21 +157,19 @@ impl WatchStream {
             return None;
         }
         loop {
-            let next = tokio::select! {
-                _ = self.stopping.wait_for(|stopping| *stopping) => Next::Over,
-                frame = self.watch.next() => frame.map_or(Next::Over, Next::Frame),
-                () = tokio::time::sleep(KEEP_ALIVE_EVERY) => Next::Silence,
+            let next = tokio::time::timeout(KEEP_ALIVE_EVERY, async {
+                tokio::select! {
+                    _ = self.stopping.wait_for(|stopping| *stopping) => None,
+                    frame = self.watch.next() => frame,
+                }
+            });
+            let Ok(frame) = next.await else { return self.allowed(sse::KEEP_ALIVE.to_owned()) };
+            let Some(frame) = frame else {
+                self.is_over = true;
+                return Some(STOPPING.to_owned());
             };
-            match next {
-                Next::Frame(frame) => {
-                    let Some(frame) = self.tell(frame) else { continue };
-                    return self.allowed(frame.to_sse().encode());
-                }
-                Next::Silence => return self.allowed(sse::KEEP_ALIVE.to_owned()),
-                Next::Over => {
-                    self.is_over = true;
-                    return Some(STOPPING.to_owned());
-                }
+            if let Some(frame) = self.tell(frame) {
+                return self.allowed(frame.to_sse().encode());
             }
         }
     }

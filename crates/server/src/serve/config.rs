@@ -31,11 +31,8 @@ pub struct ServerConfig {
     pub bootstrap_key: Option<SecretString>,
     /// Whether `/metrics` needs a key, one that is for no tenant in particular.
     pub guard_metrics: bool,
-    /// Limits on requests, connections and tenants.
     pub limits: ServerLimits,
-    /// The engine's options.
     pub engine: EngineOptions,
-    /// Where events are relayed to.
     pub relays: Vec<RelayConfig>,
 }
 
@@ -67,7 +64,6 @@ impl ServerConfig {
 pub struct TlsFiles {
     /// The certificate, followed by its chain.
     pub cert: PathBuf,
-    /// The private key.
     pub key: PathBuf,
     /// The CA that must have signed client certificates; without it none are requested. The name in a client
     /// certificate stands for the API key that was created with that name.

@@ -27,7 +27,6 @@ use crate::{
     routes::{Liveness, liveness},
 };
 
-/// When a client should try again.
 const RETRY_AFTER_MS: u64 = 1_000;
 
 /// An open listener of a server that has no store yet. [`Server::start_behind`](crate::Server::start_behind) serves
@@ -52,7 +51,6 @@ struct Meanwhile {
 }
 
 impl Entrance {
-    /// Starts to listen on the configured address.
     pub async fn open(config: &ServerConfig) -> Result<Self, StartError> {
         let tls = Tls::of(config).await?;
         let (address, listener) = bind(config.listen)?;
@@ -66,7 +64,6 @@ impl Entrance {
         })
     }
 
-    /// The base URL.
     pub fn url(&self) -> String {
         let scheme = if self.tls.is_some() { "https" } else { "http" };
         format!("{scheme}://{}", self.address)

@@ -35,7 +35,6 @@ use crate::{
     state::keys,
 };
 
-/// How long a TLS handshake may take.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
 /// How long to wait after a connection could not be accepted, as when no more files can be opened.
 const ACCEPT_RETRY_AFTER: Duration = Duration::from_millis(50);
@@ -45,11 +44,9 @@ const BACKLOG: u32 = 4_096;
 /// The interval of HTTP/2 pings, which detect a peer that has gone away.
 const PING_EVERY: Duration = Duration::from_secs(30);
 
-/// Why a server did not start.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "the fields of a variant are named in its message")]
 pub enum StartError {
-    /// The address cannot be listened on.
     #[error("cannot listen on {address}: {error}")]
     Bind { address: SocketAddr, error: std::io::Error },
     /// Other machines could reach it, and would need no key.
@@ -60,13 +57,11 @@ pub enum StartError {
         min = keys::BOOTSTRAP_BYTES_MIN
     )]
     NoKeys(SocketAddr),
-    /// The TLS files cannot be used.
     #[error(transparent)]
     Tls(#[from] TlsError),
     /// The keys could not be read, or the bootstrap key could not be stored.
     #[error("cannot read the keys: {0}")]
     Keys(#[from] ApiError),
-    /// A relay cannot be set up.
     #[error(transparent)]
     Relay(#[from] StartRelayError),
 }
@@ -90,7 +85,6 @@ pub(super) struct Listener {
     pub(super) listener: Arc<TcpListener>,
     pub(super) acceptor: Option<Acceptor>,
     pub(super) limits: ServerLimits,
-    /// The number of open connections.
     pub(super) connections: Arc<AtomicU64>,
     pub(super) router: Router,
 }
@@ -135,7 +129,6 @@ impl Listener {
         }
     }
 
-    /// Serves a connection to its end.
     fn serve(
         &self,
         stream: TcpStream,
@@ -173,7 +166,6 @@ impl Listener {
     }
 }
 
-/// Serves the requests of one connection.
 async fn converse<S>(
     stream: S,
     app: App,

@@ -17,6 +17,7 @@ use std::{
 };
 
 use axum::Router;
+use solehold_core::time::Revision;
 use solehold_engine::{Engine, store::Store};
 use tokio::task::{JoinHandle, JoinSet};
 
@@ -27,15 +28,9 @@ use listener::{Listener, bind};
 pub use tls::{Acceptor, Protocols, Tls, TlsError};
 
 use crate::{
-    context::Context,
-    context::ContextOptions,
-    metrics::Metrics,
-    relays::{self, Relays},
-    routes,
-    state::keys,
+    context::Context, context::ContextOptions, metrics::Metrics, relays::Relays, routes, state::keys,
 };
 
-/// How often keys and quotas are refreshed from the store.
 const REFRESH_EVERY: Duration = Duration::from_secs(1);
 /// The number of refreshes after which the rates of idle callers are dropped.
 const FORGET_EVERY_REFRESHES: u32 = 60;
@@ -90,7 +85,8 @@ async fn run(
 ) -> Result<Running, StartError> {
     let metrics = Arc::new(Metrics::new(&config.node_id));
     let mut options = config.engine;
-    options.retention.unsent_after = relays::unsent_at_start(&config.relays);
+    // Before the cursors are read, all events are kept from compaction.
+    options.retention.unsent_after = (!config.relays.is_empty()).then_some(Revision(0));
     let engine = Engine::start(store, options, metrics.clone());
     let context_options = ContextOptions {
         node_id: config.node_id.clone(),
@@ -165,29 +161,20 @@ pub struct Running {
 }
 
 impl Running {
-    /// The address of the listener.
     pub fn local_addr(&self) -> SocketAddr {
         self.address
     }
 
-    /// Its base URL.
     pub fn url(&self) -> String {
         format!("{}://{}", self.scheme, self.address)
     }
 
-    /// The engine that it runs on.
     pub fn engine(&self) -> &Engine {
         self.context.engine()
     }
 
-    /// The number of open connections.
     pub fn connections(&self) -> u64 {
         self.context.connections.load(Ordering::Relaxed)
-    }
-
-    /// The name of this node.
-    pub fn node_id(&self) -> &str {
-        &self.context.node_id
     }
 
     /// Stops: accepts no more connections, lets requests finish within `shutdown_grace`, ends watches, and closes the

@@ -16,14 +16,11 @@ use tokio_rustls::{TlsAcceptor, server::TlsStream};
 
 use super::config::TlsFiles;
 
-/// How often the files are checked.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// Why TLS cannot be served with the files.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "the fields of a variant are named in its message")]
 pub enum TlsError {
-    /// A file cannot be read.
     #[error("cannot read {path}: {error}")]
     Read { path: String, error: std::io::Error },
     /// A file is not what it should be, or the key is not that of the certificate.
@@ -33,7 +30,6 @@ pub enum TlsError {
 
 /// The protocols that are offered inside TLS, the preferred one first.
 pub type Protocols = &'static [&'static [u8]];
-/// The protocols of the server.
 const PROTOCOLS: Protocols = &[b"h2", b"http/1.1"];
 
 /// The files as they were last read, and the configuration that is in use.
@@ -50,13 +46,11 @@ pub struct Tls {
 pub struct Acceptor(Arc<ArcSwap<ServerConfig>>);
 
 impl Acceptor {
-    /// Performs the TLS handshake with a client.
     pub async fn accept(&self, stream: TcpStream) -> std::io::Result<TlsStream<TcpStream>> {
         TlsAcceptor::from(self.0.load_full()).accept(stream).await
     }
 }
 
-/// The contents of the files.
 #[derive(Debug, PartialEq, Eq)]
 struct TlsBytes {
     cert: Vec<u8>,
@@ -73,7 +67,6 @@ impl Tls {
         }
     }
 
-    /// Reads the files.
     pub async fn open(files: TlsFiles, protocols: Protocols) -> Result<Self, TlsError> {
         let read = read(&files).await?;
         let in_use = Arc::new(ArcSwap::from_pointee(parse(&files, protocols, &read)?));

@@ -103,7 +103,6 @@ impl Identity {
         self.0.as_ref().map_or(Role::Admin, |key| key.role)
     }
 
-    /// Refuses a key whose role is not enough.
     pub fn must_meet<R: role::Requirement>(&self) -> Result<(), ApiError> {
         if self.role() < R::ROLE {
             let detail =

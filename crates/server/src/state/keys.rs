@@ -33,21 +33,16 @@ use crate::error::ApiError;
 
 /// The beginning of key texts that are created here.
 const PREFIX: &str = "shk_";
-/// The collection of the keys.
 const KEYS: &str = "key";
-/// The collection of the revocations.
 const REVOKED: &str = "revoked_key";
 /// The minimum length of a key text from elsewhere: a guessable key protects nothing.
 pub const BOOTSTRAP_BYTES_MIN: usize = 32;
 /// The largest number of keys in a store, including revoked ones.
 pub const KEYS_MAX: usize = 10_000;
 
-/// A key to be created.
 #[derive(Debug, Clone)]
 pub struct NewKey {
-    /// A name for people to read.
     pub name: Name,
-    /// Its role.
     pub role: Role,
     /// The tenant that it is for; none, if it may name any.
     pub tenant: Option<Name>,
@@ -85,9 +80,7 @@ pub struct Key {
     /// Its public part, which is the name of its record.
     #[serde(skip_serializing)]
     pub id: Name,
-    /// A name for people to read.
     pub name: Name,
-    /// Its role.
     pub role: Role,
     /// The tenant that it is for; none, if it may name any.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -98,9 +91,7 @@ pub struct Key {
     /// The name in a client certificate that stands for it, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub certificate: Option<Name>,
-    /// When it was created.
     pub created_at: StoreTime,
-    /// When its text was last changed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rotated_at: Option<StoreTime>,
     /// It is refused from this time on.
@@ -142,14 +133,11 @@ impl From<KeyHash> for String {
 /// A key that was just created, and its text, which cannot be shown again.
 #[derive(Debug)]
 pub struct IssuedKey {
-    /// The key.
     pub key: Key,
-    /// Its text.
     pub text: SecretString,
 }
 
 impl Key {
-    /// Everything but its secret.
     pub fn about(&self) -> admin::ApiKey {
         admin::ApiKey {
             id: self.id.to_string(),
@@ -173,7 +161,6 @@ impl IssuedKey {
     }
 }
 
-/// The reason for rejecting a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum KeyFault {
     /// No key has this text, or the key was rotated.
@@ -182,10 +169,8 @@ pub enum KeyFault {
     /// No key was created for any of the names in the certificate.
     #[error("no API key is bound to a name in the client certificate")]
     NoCertificate,
-    /// Its `expires_at` has passed.
     #[error("the key has expired")]
     Expired,
-    /// An administrator has revoked it.
     #[error("the key was revoked")]
     Revoked,
 }
@@ -216,7 +201,6 @@ impl Key {
     }
 }
 
-/// A revocation's document in the store.
 #[derive(Serialize, Deserialize)]
 struct Revocation {
     at: StoreTime,
@@ -232,7 +216,6 @@ pub(crate) fn id_of(text: &str) -> String {
     }
 }
 
-/// Creates a key.
 pub async fn create(engine: &Engine, new: NewKey) -> Result<IssuedKey, ApiError> {
     let keys = list(engine).await?;
     let count = keys.len();
@@ -275,7 +258,6 @@ pub async fn bootstrap(engine: &Engine, text: &SecretString) -> Result<bool, Api
     }
 }
 
-/// All keys, by id.
 pub async fn list(engine: &Engine) -> Result<Vec<Key>, ApiError> {
     // Revocations are read later, so that a key that seems valid was so when it was read.
     let keys = engine.records(&collection(KEYS)).await?;
@@ -297,7 +279,6 @@ fn read_key(record: &Record) -> Option<Key> {
     serde_json::from_value(Value::Object(document)).ok()
 }
 
-/// One key.
 pub async fn get(engine: &Engine, id: &Name) -> Result<Key, ApiError> {
     let key = list(engine).await?.into_iter().find(|key| key.id == *id);
     Ok(key.ok_or_else(|| no_key(id))?)

@@ -17,19 +17,15 @@ use solehold_engine::{Engine, clock::BootTime, store::Usage};
 use super::records::{self, collection, record};
 use crate::error::ApiError;
 
-/// The collection of tenants' quotas.
 const TENANTS: &str = "tenant";
 /// How long a count is used before it is read from the store again.
 const FRESH_FOR: Duration = Duration::from_secs(1);
 /// Tenants whose counts are kept; beyond it all are forgotten and read again.
 const COUNTS_MAX: usize = 10_000;
 
-/// A count that is limited for each tenant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Quota {
-    /// Resources, declared or held.
     Resources,
-    /// Active sessions.
     Sessions,
 }
 
@@ -86,7 +82,7 @@ pub(crate) async fn change(engine: &Engine, tenant: &Name, changes: QuotaChanges
 #[derive(Debug, Default)]
 pub(crate) struct QuotaBook {
     counts: Mutex<HashMap<Name, (BootTime, Usage)>>,
-    watches: Arc<Watches>,
+    pub watches: Arc<Watches>,
 }
 
 impl QuotaBook {
@@ -129,14 +125,8 @@ impl QuotaBook {
         *used += u64::from(has_room);
         Some(has_room)
     }
-
-    /// The open watches.
-    pub fn watches(&self) -> &Arc<Watches> {
-        &self.watches
-    }
 }
 
-/// The watches that are open at this node.
 #[derive(Debug, Default)]
 pub(crate) struct Watches(Mutex<OpenCounts>);
 
@@ -172,7 +162,6 @@ impl Watches {
         Ok(OpenWatch { watches: self.clone(), tenant: tenant.map(|(tenant, _)| tenant) })
     }
 
-    /// The number of open watches.
     pub fn count(&self) -> u64 {
         self.0.lock().all
     }

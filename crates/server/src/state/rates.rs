@@ -14,9 +14,7 @@ use crate::{error::ApiError, limits::ServerLimits};
 /// What requests are counted by: a key, or the address of a caller without one.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum RateLimitKey {
-    /// The key with that id.
     Key(Name),
-    /// A caller at that address.
     Peer(IpAddr),
 }
 
@@ -30,7 +28,6 @@ impl RateLimitKey {
     }
 }
 
-/// The request rates of all callers.
 #[derive(Debug)]
 pub(crate) struct Rates {
     limiter: Option<DefaultKeyedRateLimiter<RateLimitKey>>,

@@ -43,7 +43,6 @@ pub(crate) async fn change<T>(
     }
 }
 
-/// The present store time.
 pub(crate) async fn store_time(engine: &Engine) -> Result<StoreTime, ApiError> {
     Ok(engine.load(&Footprint::default()).await?.now)
 }
@@ -53,7 +52,6 @@ pub(crate) fn collection(name: &'static str) -> Name {
     Name::new(name).expect("a short name")
 }
 
-/// A record of a document that serializes.
 pub(crate) fn record(of: &'static str, id: Name, document: &impl Serialize) -> Result<Record, ApiError> {
     let text =
         serde_json::to_string(document).map_err(|e| Problem::new(ErrorCode::Internal, e.to_string()))?;

@@ -24,16 +24,13 @@ const MISS_EVERY: Duration = Duration::from_millis(200);
 /// Most key texts that are remembered as ignored while the store has no keys.
 const IGNORED_MAX: usize = 1_024;
 
-/// The credential of a request.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Credential<'a> {
-    /// The text of a key.
     Key(&'a str),
     /// A certificate with these names, which was verified.
     Certificate(&'a [Name]),
 }
 
-/// The keys and the tenants' quotas.
 #[derive(Debug)]
 pub(crate) struct Ring {
     read: ArcSwap<RingSnapshot>,
@@ -41,7 +38,6 @@ pub(crate) struct Ring {
     turn: Mutex<()>,
     /// While the store has no keys, callers need none.
     is_open: bool,
-    /// Hashes of key texts that were ignored.
     ignored: parking_lot::Mutex<HashSet<[u8; 32]>>,
 }
 
@@ -100,7 +96,6 @@ impl Ring {
         self.is_open && self.read.load().keys.is_empty()
     }
 
-    /// Whether there are no keys.
     pub fn is_empty(&self) -> bool {
         self.read.load().keys.is_empty()
     }
@@ -147,7 +142,6 @@ impl Ring {
         Ok(())
     }
 
-    /// Reads the store.
     pub async fn refresh(&self, engine: &Engine) -> Result<(), ApiError> {
         let _turn = self.turn.lock().await;
         self.read_store(engine).await
@@ -185,7 +179,6 @@ impl Ring {
         of_keys.chain(read.quotas.keys().cloned()).collect()
     }
 
-    /// The quotas that were set for a tenant.
     pub fn quotas_of(&self, tenant: &Name) -> QuotaChanges {
         self.read.load().quotas.get(tenant).copied().unwrap_or_default()
     }

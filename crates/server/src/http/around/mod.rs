@@ -62,7 +62,6 @@ struct RequestRecord {
     code: Option<ErrorCode>,
 }
 
-/// Serves a request, with all of the above.
 pub(crate) async fn around(State(context): State<Context>, mut request: Request, next: Next) -> Response {
     let mut record = RequestRecord {
         began: BootTime::now(),
@@ -174,7 +173,6 @@ fn timed_out(timeout: Duration) -> ApiError {
     problem.limit("request_timeout_ms", timeout.as_millis() as u64).into()
 }
 
-/// The problem of a request whose body did not arrive in time.
 pub(crate) fn body_late(timeout: Duration) -> ApiError {
     let detail =
         format!("the request body did not arrive within {timeout:?}; nothing was changed, send it again");

@@ -169,7 +169,7 @@ async fn rotate_key(
 
 async fn tenant_as_it_is(context: &Context, tenant: &Name) -> Result<Tenant, ApiError> {
     let usage = context.engine().usage(Some(tenant)).await?;
-    let watches = context.watches_of(tenant);
+    let watches = context.quotas.watches.of(tenant);
     let usage = Usage { resources: usage.resources, sessions: usage.sessions, watches };
     Ok(Tenant { tenant: tenant.to_string(), quotas: context.quotas_of(tenant), usage })
 }

@@ -44,7 +44,6 @@ async fn export(caller: Caller<role::StoreAdmin>) -> Result<Response, ApiError> 
     Ok(([(header::CONTENT_TYPE, "application/jsonl")], Body::from_stream(first.chain(rest))).into_response())
 }
 
-/// Rows as lines of JSON.
 fn lines(rows: &[Row]) -> io::Result<Bytes> {
     let mut piece = Vec::new();
     for row in rows {

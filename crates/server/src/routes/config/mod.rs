@@ -35,7 +35,6 @@ struct SitePath {
     site: String,
 }
 
-/// A tenant's site.
 #[derive(Debug)]
 struct Site {
     tenant: Name,
@@ -130,7 +129,6 @@ fn of_kind(kind: &str) -> Result<ResourceQuery, ApiError> {
     Ok(ResourceQuery { kind: Some(field::name("kind", kind)?), ..Default::default() })
 }
 
-/// The tenant and the site of a resource.
 fn whereabouts(seen: &ResourceView) -> (String, String) {
     let site = seen.declared().and_then(|declared| declared.site.as_ref());
     (seen.resource.key.tenant.to_string(), site.map(ToString::to_string).unwrap_or_default())
@@ -154,7 +152,6 @@ async fn shown(context: &Context, seen: &ResourceView) -> Result<Camera, ApiErro
     Ok(Camera { zones, ..camera })
 }
 
-/// The zones of a site.
 async fn zones_at(context: &Context, tenant: &Name, site: &Name) -> Result<Vec<Zone>, ApiError> {
     let site = Site { tenant: tenant.clone(), name: site.clone() };
     let zones = all(context, Some(tenant), site.query(kind::ZONE)?).await?;

@@ -20,8 +20,7 @@ use crate::{
     context::tenants::Named,
     http::{ApiError, At, Caller, Context, Json, NamePath, Params, Reply, TenantQuery, role},
     routes::{
-        history::event_page,
-        resource_view::{ResourceView, nobody_holds, resource_key, resource_page},
+        resource_view::{ResourceView, event_page, nobody_holds, resource_key, resource_page},
         watch::wire_cursor,
     },
 };

@@ -26,17 +26,15 @@ const UUID: &str = "^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$";
 pub fn describe(document: &mut Value) {
     let mut found = Vec::new();
     let mut bodies = Vec::new();
-    for item in fields(document.get_mut("paths")).map(|(_, item)| item) {
-        for operation in fields(Some(item)).map(|(_, operation)| operation) {
-            let owner = operation["operationId"].as_str().unwrap_or_default().to_owned();
-            for parameter in list(operation.get_mut("parameters")) {
-                let name = parameter["name"].as_str().unwrap_or_default().to_owned();
-                bound(&owner, &name, &mut parameter["schema"], &mut found);
-            }
-            for (_, content) in fields(operation.pointer_mut("/requestBody/content")) {
-                bound(&owner, "body", &mut content["schema"], &mut found);
-                bodies.push((owner.clone(), content["schema"].clone()));
-            }
+    for operation in operations(document) {
+        let owner = operation["operationId"].as_str().unwrap_or_default().to_owned();
+        for parameter in list(operation.get_mut("parameters")) {
+            let name = parameter["name"].as_str().unwrap_or_default().to_owned();
+            bound(&owner, &name, &mut parameter["schema"], &mut found);
+        }
+        for (_, content) in fields(operation.pointer_mut("/requestBody/content")) {
+            bound(&owner, "body", &mut content["schema"], &mut found);
+            bodies.push((owner.clone(), content["schema"].clone()));
         }
     }
     let mut seen = BTreeSet::new();
@@ -47,15 +45,18 @@ pub fn describe(document: &mut Value) {
     }
     let may_be_empty: BTreeSet<_> =
         bodies.iter().filter(|(_, body)| is_empty_enough(document, body)).map(|(owner, _)| owner).collect();
-    for item in fields(document.get_mut("paths")).map(|(_, item)| item) {
-        for operation in fields(Some(item)).map(|(_, operation)| operation) {
-            let is_needed =
-                !operation["operationId"].as_str().is_some_and(|id| may_be_empty.contains(&id.to_owned()));
-            if let Some(body) = operation.get_mut("requestBody") {
-                body["required"] = is_needed.into();
-            }
+    for operation in operations(document) {
+        let is_needed =
+            !operation["operationId"].as_str().is_some_and(|id| may_be_empty.contains(&id.to_owned()));
+        if let Some(body) = operation.get_mut("requestBody") {
+            body["required"] = is_needed.into();
         }
     }
+}
+
+fn operations(document: &mut Value) -> impl Iterator<Item = &mut Value> {
+    let items = fields(document.get_mut("paths")).map(|(_, item)| item);
+    items.flat_map(|item| fields(Some(item)).map(|(_, operation)| operation))
 }
 
 /// Whether nothing says what an empty object says: then the body may be left out.
@@ -138,12 +139,10 @@ fn name() -> Value {
     json!({"minLength": 1, "maxLength": NAME_BYTES_MAX, "pattern": format!("^{NAME_CHARACTER}+$")})
 }
 
-/// Whether a schema is that of a name.
 pub fn is_name(schema: &Value) -> bool {
     schema["pattern"] == name()["pattern"]
 }
 
-/// The bounds of a text.
 fn text(owner: &str, field: &str) -> Value {
     let maybe_empty = json!({"maxLength": NAME_BYTES_MAX, "pattern": only(NAME_CHARACTER)});
     match (owner, field) {
@@ -249,7 +248,6 @@ fn special(owner: &str, field: &str) -> Option<Value> {
     }
 }
 
-/// How many entries a list may have.
 fn count(field: &str) -> Value {
     match field {
         "items" => json!({"maxItems": BATCH_ITEMS_MAX}),

@@ -50,7 +50,6 @@ struct Page<'a> {
     text: String,
 }
 
-/// An operation where it stands.
 struct Operation<'a> {
     method: &'a str,
     path: &'a str,
