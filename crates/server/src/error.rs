@@ -56,19 +56,7 @@ impl From<Vec<FieldError>> for ApiError {
 
 impl From<EngineError> for ApiError {
     fn from(error: EngineError) -> Self {
-        let code = match &error {
-            EngineError::Store(
-                StoreError::Unavailable(_) | StoreError::Barred { .. } | StoreError::Retired { .. },
-            )
-            | EngineError::Stopping => ErrorCode::Unavailable,
-            EngineError::Store(StoreError::Unknown(_)) => ErrorCode::UnknownOutcome,
-            EngineError::Store(StoreError::Contended { .. }) | EngineError::Overloaded { .. } => {
-                ErrorCode::Overloaded
-            }
-            EngineError::Store(StoreError::Unusable(_) | StoreError::InUse { .. } | StoreError::NotEmpty) => {
-                ErrorCode::Internal
-            }
-        };
+        let code = code_of(&error);
         if code == ErrorCode::Internal {
             tracing::error!(%error, "store is unusable; failing the request");
         }
@@ -77,6 +65,23 @@ impl From<EngineError> for ApiError {
             _ => STORE_RETRY_AFTER_MS,
         };
         Problem::new(code, error.to_string()).retry_after_ms(retry_after_ms).into()
+    }
+}
+
+/// The code of a failure of the engine.
+pub fn code_of(error: &EngineError) -> ErrorCode {
+    match error {
+        EngineError::Store(
+            StoreError::Unavailable(_) | StoreError::Barred { .. } | StoreError::Retired { .. },
+        )
+        | EngineError::Stopping => ErrorCode::Unavailable,
+        EngineError::Store(StoreError::Unknown(_)) => ErrorCode::UnknownOutcome,
+        EngineError::Store(StoreError::Contended { .. }) | EngineError::Overloaded { .. } => {
+            ErrorCode::Overloaded
+        }
+        EngineError::Store(StoreError::Unusable(_) | StoreError::InUse { .. } | StoreError::NotEmpty) => {
+            ErrorCode::Internal
+        }
     }
 }
 

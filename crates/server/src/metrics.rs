@@ -30,6 +30,8 @@ use solehold_engine::{
     store::{StoreError, Usage},
 };
 
+use crate::error::code_of;
+
 /// The route that a request matched; requests that match none are all one.
 #[derive(Clone, Debug)]
 pub(crate) struct Route(pub Option<MatchedPath>);
@@ -260,18 +262,7 @@ fn outcome_label(outcome: &Result<Outcome, EngineError>) -> &'static str {
         Ok(Ok(_)) => "ok",
         Ok(Err(refusal)) => Problem::from_refusal(refusal).code.as_str(),
         Err(EngineError::Store(StoreError::Unknown(_))) => "unknown",
-        Err(EngineError::Store(StoreError::Contended { .. }) | EngineError::Overloaded { .. }) => {
-            "overloaded"
-        }
-        Err(EngineError::Store(
-            StoreError::Unusable(_) | StoreError::InUse { .. } | StoreError::NotEmpty,
-        )) => "internal",
-        Err(
-            EngineError::Store(
-                StoreError::Unavailable(_) | StoreError::Barred { .. } | StoreError::Retired { .. },
-            )
-            | EngineError::Stopping,
-        ) => "unavailable",
+        Err(error) => code_of(error).as_str(),
     }
 }
 

@@ -270,8 +270,12 @@ pub(crate) async fn quarantine(
 
 /// Forgets the failures of a resource, and its quarantine.
 pub(crate) async fn clear(engine: &Engine, key: &ResourceKey) -> Result<(), ApiError> {
-    let command = Command::RemoveRecord { collection: collection(FAILURES), id: failure_id(key) };
-    match engine.submit(command).await? {
+    remove(engine, collection(FAILURES), failure_id(key)).await
+}
+
+/// Removes a record, if it is there.
+async fn remove(engine: &Engine, collection: Name, id: Name) -> Result<(), ApiError> {
+    match engine.submit(Command::RemoveRecord { collection, id }).await? {
         Ok(_) | Err(Refusal::NoRecord { .. }) => Ok(()),
         Err(refusal) => Err(refusal.into()),
     }
@@ -301,11 +305,7 @@ async fn forget_planners(engine: &Engine, all: &[Record], now: StoreTime) -> Res
         read::<PlannerRecord>(record).is_none_or(|planner| now.ms_after(planner.at) >= PLANNER_KEPT_MS)
     };
     for over in all.iter().filter(is_over).take(FORGOTTEN_MAX) {
-        let command = Command::RemoveRecord { collection: over.collection.clone(), id: over.id.clone() };
-        match engine.submit(command).await? {
-            Ok(_) | Err(Refusal::NoRecord { .. }) => {}
-            Err(refusal) => return Err(refusal.into()),
-        }
+        remove(engine, over.collection.clone(), over.id.clone()).await?;
     }
     Ok(())
 }

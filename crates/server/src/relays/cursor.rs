@@ -74,22 +74,18 @@ impl FencedCursor {
 
     async fn put(&mut self, kept: CursorRecord) -> Result<(), CursorError> {
         let over = Over::Document(self.document.clone());
-        match put(&self.engine, &self.name, kept, over).await {
-            Ok(document) => {
-                self.kept = kept;
-                self.document = document;
-            }
+        (self.kept, self.document) = match put(&self.engine, &self.name, kept, over).await {
+            Ok(document) => (kept, document),
             Err(CursorError::Refused(Refusal::RecordChanged { .. } | Refusal::NoRecord { .. })) => {
                 // By another relay, or by our own write whose response was lost.
                 let (found, document) = load(&self.engine, &self.name).await?.ok_or(CursorError::Missing)?;
                 if found.token != kept.token {
                     return Err(CursorError::Fenced);
                 }
-                self.kept = found;
-                self.document = document;
+                (found, document)
             }
             Err(error) => return Err(error),
-        }
+        };
         Ok(())
     }
 }

@@ -3,7 +3,6 @@
 
 use axum::http::StatusCode;
 use solehold_api::{
-    field,
     locks::{Lock, LockList},
     page::PageQuery,
     paths,
@@ -15,7 +14,7 @@ use solehold_engine::store::ResourceQuery;
 use super::resources;
 use crate::{
     http::{ApiError, At, Body, Caller, Identity, Json, Params, Reply, StatusReply, TenantQuery, role},
-    routes::resource_view::{ResourceView, resource_key, resource_page},
+    routes::resource_view::{ResourceView, of_kind, resource_key, resource_page},
 };
 
 /// The kind of a lock among resources.
@@ -38,8 +37,7 @@ fn key(caller: &Identity, at: &At<String>) -> Result<ResourceKey, ApiError> {
 async fn list_locks(caller: Caller<role::Reader>, Params(query): Params<PageQuery>) -> Reply<LockList> {
     let context = caller.context();
     let tenant = caller.tenant(query.tenant.as_deref())?;
-    let kind = Some(field::name("kind", KIND)?);
-    let asked = ResourceQuery { kind, undeclared: true, ..Default::default() };
+    let asked = ResourceQuery { undeclared: true, ..of_kind(KIND)? };
     let (found, next) = resource_page(context, &tenant, asked, query.cursor.as_ref(), query.limit).await?;
     // Lists come without the lines.
     let footprint = Footprint { resources: found.keys, ..Default::default() };

@@ -24,6 +24,11 @@ pub fn resource_key(tenant: Name, kind: &str, field: &str, key: &str) -> Result<
     Ok(ResourceKey { tenant, kind: field::name("kind", kind)?, key: field::name(field, key)? })
 }
 
+/// The resources of a kind.
+pub fn of_kind(kind: &str) -> Result<ResourceQuery, ApiError> {
+    Ok(ResourceQuery { kind: Some(field::name("kind", kind)?), ..Default::default() })
+}
+
 /// A resource as it was at `now`, with the lease on it, expired or not.
 #[derive(Debug)]
 pub struct ResourceView {

@@ -10,7 +10,7 @@ use axum::{
 };
 use serde::Serialize;
 use solehold_api::{
-    field, kind, limits,
+    kind, limits,
     page::PageCursor,
     paths,
     problem::{ErrorCode, Problem},
@@ -29,7 +29,7 @@ use crate::{
         ApiError, At, Body, Caller, Context, Identity, Json, NamePath, Params, Reply, StatusReply,
         TenantQuery, role,
     },
-    routes::resource_view::{ResourceView, each_page, resource_key, resource_page},
+    routes::resource_view::{ResourceView, each_page, of_kind, resource_key, resource_page},
 };
 
 routes! { "scenes":
@@ -117,8 +117,7 @@ async fn count(
 }
 
 fn asked(query: &SceneQuery) -> Result<ResourceQuery, ApiError> {
-    let kind = Some(field::name("kind", kind::SCENE)?);
-    Ok(ResourceQuery { kind, leased: query.leased, ..Default::default() })
+    Ok(ResourceQuery { leased: query.leased, ..of_kind(kind::SCENE)? })
 }
 
 /// Returns a scene and its holder.

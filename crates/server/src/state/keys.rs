@@ -44,11 +44,8 @@ pub const KEYS_MAX: usize = 10_000;
 pub struct NewKey {
     pub name: Name,
     pub role: Role,
-    /// The tenant that it is for; none, if it may name any.
     pub tenant: Option<Name>,
-    /// The only resources that it may touch; empty for all.
     pub scopes: Vec<ResourceScope>,
-    /// The name in a client certificate that stands for it, if there is one.
     pub certificate: Option<Name>,
     /// Milliseconds until it expires; it never does, if none.
     pub expires_in_ms: Option<u64>,

@@ -22,7 +22,7 @@ use super::{Site, SitePath, changes, is_at, keeping, shown, zones_at};
 use crate::{
     context::tenants::Named,
     http::{ApiError, At, Body, Caller, Context, Json, NamePath, Params, Reply, TenantQuery, role},
-    routes::resource_view::{ResourceView, resource_key, resource_page},
+    routes::resource_view::{ResourceView, of_kind, resource_key, resource_page},
 };
 
 routes! { "config":
@@ -241,7 +241,7 @@ async fn list_available_cameras(
 
 fn asked(query: &CameraQuery, leased: Option<bool>) -> Result<ResourceQuery, ApiError> {
     let site = field::maybe_name("site_id", query.site_id.as_deref())?;
-    Ok(ResourceQuery { kind: Some(field::name("kind", kind::CAMERA)?), site, leased, ..Default::default() })
+    Ok(ResourceQuery { site, leased, ..of_kind(kind::CAMERA)? })
 }
 
 /// Returns a camera.

@@ -20,7 +20,7 @@ use solehold_engine::store::ResourceQuery;
 
 use crate::{
     http::{ApiError, Caller, Context, Identity, Json, NamePath, Params, Reply, TenantQuery, role},
-    routes::resource_view::{ResourceView, each_page},
+    routes::resource_view::{ResourceView, each_page, of_kind},
 };
 
 routes!["config": config_version, config_version_of_all];
@@ -61,9 +61,7 @@ impl Site {
 
     /// What is at the site, of that kind.
     fn query(&self, kind: &str) -> Result<ResourceQuery, ApiError> {
-        let kind = Some(field::name("kind", kind)?);
-        let site = Some(self.name.clone());
-        Ok(ResourceQuery { kind, site, ..Default::default() })
+        Ok(ResourceQuery { site: Some(self.name.clone()), ..of_kind(kind)? })
     }
 }
 
@@ -123,10 +121,6 @@ async fn config_version_of_all(
     let version = |(cameras, zones): (Vec<Camera>, Vec<Zone>)| ConfigVersion::of(&cameras, &zones);
     let sites = sites.into_iter().map(|(site, found)| (site, version(found))).collect();
     Ok(Json(DatedConfigVersion { version: ConfigVersion::of_sites(&sites), last_updated }))
-}
-
-fn of_kind(kind: &str) -> Result<ResourceQuery, ApiError> {
-    Ok(ResourceQuery { kind: Some(field::name("kind", kind)?), ..Default::default() })
 }
 
 fn whereabouts(seen: &ResourceView) -> (String, String) {
