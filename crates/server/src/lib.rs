@@ -31,7 +31,7 @@ mod state;
 
 pub use error::ApiError;
 pub use limits::ServerLimits;
-pub use routes::{openapi_json, openapi_markdown};
+pub use routes::openapi_json;
 pub use serve::{
     Acceptor, Entrance, Protocols, Running, Server, ServerConfig, StartError, Tls, TlsError, TlsFiles,
 };

@@ -2,6 +2,8 @@
 
 #[path = "support/calls.rs"]
 mod calls;
+#[path = "support/markdown.rs"]
+mod markdown;
 mod support;
 
 use std::{collections::BTreeSet, fs, path::PathBuf};
@@ -9,7 +11,7 @@ use std::{collections::BTreeSet, fs, path::PathBuf};
 use reqwest::Method;
 use serde_json::Value;
 use solehold_api::{leases::ENVELOPED, paths, problem::ErrorCode};
-use solehold_server::{Role, openapi_json, openapi_markdown};
+use solehold_server::{Role, openapi_json};
 use support::serve;
 
 /// Compares with a file of the repository, or writes it when asked to.
@@ -52,7 +54,7 @@ async fn the_reference_is_kept_with_calls_that_were_made() {
     let asking = serve().await;
     let running = asking.running.clone();
     let calls = tokio::task::spawn_blocking(move || calls::page(&running)).await.expect("calls");
-    let page = openapi_markdown(&calls);
+    let page = markdown::render(&document(), &calls);
     golden("api.md", &page);
     // What is put together from several schemas is shown whole.
     let grant = page.split("### Grant\n").nth(1).and_then(|rest| rest.split("\n### ").next()).expect("Grant");

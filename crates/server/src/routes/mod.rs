@@ -29,7 +29,6 @@ use axum::{
     middleware,
     response::{IntoResponse, Response},
 };
-use serde_json::Value;
 use solehold_api::{
     paths,
     problem::{ErrorCode, Problem},
@@ -88,23 +87,15 @@ async fn method_not_allowed() -> ApiError {
 
 /// The OpenAPI document of all routes, as JSON.
 pub fn openapi_json() -> &'static str {
-    static TEXT: LazyLock<String> = LazyLock::new(|| format!("{:#}\n", document()));
+    static TEXT: LazyLock<String> =
+        LazyLock::new(|| format!("{:#}\n", openapi::document(all().into_openapi())));
     &TEXT
-}
-
-/// The OpenAPI document as Markdown, with `calls` as examples.
-pub fn openapi_markdown(calls: &str) -> String {
-    openapi::markdown::render(&document(), calls)
-}
-
-fn document() -> Value {
-    openapi::document(all().into_openapi())
 }
 
 /// This description.
 #[utoipa::path(
     get, path = paths::OPENAPI,
-    responses((status = 200, description = "The OpenAPI document", body = HashMap<String, Value>))
+    responses((status = 200, description = "The OpenAPI document", body = HashMap<String, serde_json::Value>))
 )]
 async fn openapi(_: Anyone) -> Response {
     ([(header::CONTENT_TYPE, "application/json")], openapi_json()).into_response()

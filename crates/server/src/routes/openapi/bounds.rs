@@ -139,10 +139,6 @@ fn name() -> Value {
     json!({"minLength": 1, "maxLength": NAME_BYTES_MAX, "pattern": format!("^{NAME_CHARACTER}+$")})
 }
 
-pub fn is_name(schema: &Value) -> bool {
-    schema["pattern"] == name()["pattern"]
-}
-
 fn text(owner: &str, field: &str) -> Value {
     let maybe_empty = json!({"maxLength": NAME_BYTES_MAX, "pattern": only(NAME_CHARACTER)});
     match (owner, field) {

@@ -1,7 +1,6 @@
-//! The OpenAPI document, derived from the handlers, and the same as Markdown.
+//! The OpenAPI document, derived from the handlers.
 
 mod bounds;
-pub mod markdown;
 pub mod problems;
 
 use serde_json::{Value, json};

@@ -78,9 +78,7 @@ struct Form {
 }
 
 const PROBLEM: Form = Form { schema: "Problem", content_type: "application/problem+json", suffix: "" };
-/// The suffix of responses that have the problem within an envelope.
-pub const IN_ENVELOPE: &str = "InEnvelope";
-const ENVELOPE: Form = Form { schema: "Envelope", content_type: "application/json", suffix: IN_ENVELOPE };
+const ENVELOPE: Form = Form { schema: "Envelope", content_type: "application/json", suffix: "InEnvelope" };
 
 impl Form {
     fn response(&self, description: &str) -> Response {

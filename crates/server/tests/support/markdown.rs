@@ -1,12 +1,14 @@
-//! An OpenAPI document for people to read.
+//! An OpenAPI document for people to read: `docs/api.md`.
 
 use std::{fmt::Write, sync::LazyLock};
 
 use serde_json::{Map, Value};
 use solehold_api::problem::ErrorCode;
 
-use super::{bounds, problems::IN_ENVELOPE};
-
+/// The pattern of a name in the document.
+const NAME: &str = r"^[^\u0000-\u001F\u007F-\u009F]+$";
+/// The suffix of responses that have the problem within an envelope.
+const IN_ENVELOPE: &str = "InEnvelope";
 /// The methods, in the order in which they are listed.
 const METHODS: [&str; 5] = ["get", "post", "put", "patch", "delete"];
 
@@ -206,7 +208,7 @@ fn kind(schema: &Value) -> String {
     }
     let of_type = |one: &str| match one {
         "array" => format!("list of {}", kind(&schema["items"])),
-        "string" if bounds::is_name(schema) => "name".to_owned(),
+        "string" if schema["pattern"] == NAME => "name".to_owned(),
         "string" if schema["enum"].is_array() => {
             let words = schema["enum"].as_array().into_iter().flatten().filter_map(Value::as_str);
             words.map(|word| format!("`{word}`")).collect::<Vec<_>>().join(" or ")
