@@ -14,18 +14,15 @@ use crate::{
 /// with are live.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Waiter {
-    /// The resource that it waits for.
     pub key: ResourceKey,
     /// Its place: a revision of its own, so that earlier arrivals come first.
     pub arrival: Revision,
     /// The id that the grant will have.
     pub lease: LeaseId,
-    /// The holder that waits.
     pub holder: Name,
     /// The key that it waits by, to which its place belongs (rule 26).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by: Option<Name>,
-    /// What will keep the lease alive.
     pub tenure: AskedTenure,
     /// The client's name for the request.
     pub request: Option<Name>,
@@ -35,7 +32,6 @@ pub struct Waiter {
     pub undeclared: Undeclared,
     /// The waiting room of the replica that its client is connected to.
     pub room: SessionId,
-    /// When it joined the line.
     #[serde(default)]
     pub since: StoreTime,
     /// When it stops waiting.
@@ -46,7 +42,6 @@ pub struct Waiter {
 pub type PlaceKey = (ResourceKey, Revision);
 
 impl Waiter {
-    /// Its place.
     pub fn place(&self) -> PlaceKey {
         (self.key.clone(), self.arrival)
     }

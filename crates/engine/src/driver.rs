@@ -75,7 +75,6 @@ pub struct Driver {
 pub struct Lanes(Vec<tokio::task::JoinHandle<()>>);
 
 impl Lanes {
-    /// Waits until the lanes have ended.
     pub async fn ended(self) {
         for lane in self.0 {
             // A lane that died was logged, and its callers got an unknown outcome.
@@ -85,7 +84,6 @@ impl Lanes {
 }
 
 impl Driver {
-    /// Starts the lanes over a store.
     pub fn start(
         store: Arc<dyn Store>,
         health: Arc<Health>,

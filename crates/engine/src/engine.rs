@@ -224,19 +224,16 @@ impl Engine {
         Ok(self.parts.lease_sets.learn(view, &rows))
     }
 
-    /// Finds resources.
     pub async fn find_resources(&self, query: &ResourceQuery) -> Result<ResourcePage, EngineError> {
         self.check()?;
         Ok(self.parts.store.find_resources(query).await?)
     }
 
-    /// Finds holders.
     pub async fn find_holders(&self, query: &HolderQuery) -> Result<HolderPage, EngineError> {
         self.check()?;
         Ok(self.parts.store.find_holders(query).await?)
     }
 
-    /// All records of a collection.
     pub async fn records(&self, collection: &Name) -> Result<Vec<Record>, EngineError> {
         self.check()?;
         Ok(self.parts.store.records(collection).await?)

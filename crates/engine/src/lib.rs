@@ -19,6 +19,7 @@
 //! ```
 //! A refusal is none of these: it is an outcome (`solehold_core::outcome::Refusal`) of a command that was decided. Of
 //! all errors only [`store::StoreError::Unknown`] leaves open whether something was done.
+#![allow(missing_docs, reason = "items whose names say everything need no docs")]
 
 pub mod driver;
 #[cfg(feature = "embedded")]

@@ -5,9 +5,7 @@ use crate::{driver::DriverLimits, store::Retention};
 /// How an engine runs.
 #[derive(Debug, Clone, Copy)]
 pub struct EngineOptions {
-    /// Bounds of the driver.
     pub driver: DriverLimits,
-    /// How long events are kept.
     pub retention: Retention,
     /// Most leases that are nominated for expiry per second: a mass expiry is spread (rule 11).
     pub sweep_per_second: usize,

@@ -13,11 +13,9 @@ use crate::{
 /// A row that was set aside, and is not claimed until it is revived.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BuriedRow {
-    /// The row.
     pub id: RowId,
     /// When it was buried, by the database's clock.
     pub at: SystemTime,
-    /// Why.
     pub reason: String,
     /// The attempts that were counted; reviving starts at zero again.
     pub attempts: i32,

@@ -106,7 +106,6 @@ impl Claims {
         self
     }
 
-    /// The table.
     pub fn table(&self) -> &ClaimTable {
         &self.table
     }

@@ -11,7 +11,6 @@ pub enum Error {
     Invalid {
         /// The kind of argument, such as "column".
         what: &'static str,
-        /// The argument.
         value: String,
         /// What would be accepted.
         wanted: String,

@@ -33,9 +33,7 @@ use crate::{
 /// The partition of a topic, as a group of consumers sees it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Partition {
-    /// The group of consumers.
     pub group: String,
-    /// The topic.
     pub topic: String,
     /// The number of the partition.
     pub number: i32,
@@ -50,7 +48,6 @@ impl std::fmt::Display for Partition {
 /// The right to write for a partition: valid as long as its row has this epoch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tenure {
-    /// Which partition.
     pub partition: Partition,
     /// Larger at each change of owner, never used twice.
     pub epoch: i64,
@@ -62,7 +59,6 @@ pub struct Tenure {
 /// at this offset, or none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Checkpoint {
-    /// The offset of the message.
     pub offset: i64,
     /// A digest of its content.
     pub digest: i64,

@@ -30,7 +30,6 @@ impl Owner {
         Ok(Self(name.into()))
     }
 
-    /// The name.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -45,7 +44,6 @@ impl std::fmt::Display for Owner {
 /// The id of a row: `uuid`, any integer, or text.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum RowId {
-    /// A `uuid`.
     Uuid(Uuid),
     /// A `smallint`, `integer` or `bigint`.
     Int(i64),
@@ -170,7 +168,6 @@ impl Ids {
 /// What proves a claim. Every change of the row checks it, together with the database's clock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Proof {
-    /// The row.
     pub id: RowId,
     /// Who claimed it.
     pub owner: Owner,
@@ -195,7 +192,6 @@ pub struct ClaimedRow {
 }
 
 impl ClaimedRow {
-    /// The row's id.
     pub fn id(&self) -> &RowId {
         &self.proof.id
     }

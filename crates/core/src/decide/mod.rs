@@ -64,11 +64,9 @@ pub fn decide(ledger: &Ledger, call: &Call, moment: Moment) -> Result<Decision, 
 /// The decisions on several calls, one after the other.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Decisions {
-    /// The answer to each.
     pub outcomes: Vec<Outcome>,
     /// What they changed, in order; already applied.
     pub changes: Vec<Change>,
-    /// The moment for the next command.
     pub moment: Moment,
 }
 

@@ -50,7 +50,6 @@ impl Tick {
 /// The newest token of a resource that a gate knows, and the session that it was granted to, if that is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mark {
-    /// The token.
     pub token: Token,
     /// The session. A lease with a session of its own has none to show.
     pub session: Option<SessionId>,

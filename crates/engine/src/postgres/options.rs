@@ -5,7 +5,6 @@
 pub struct PostgresOptions {
     /// Accept a server with `fsync = off`, which can lose what it confirmed. For tests.
     pub allow_unsafe_durability: bool,
-    /// Whether commits can be lost when a standby takes over.
     pub failover: Failover,
     /// The longest ttl that may be asked for. Unless given, it is what is stored, or
     /// [`TTL_MAX_MS`](crate::history::TTL_MAX_MS). After a failover or a restore nothing is decided for the longest

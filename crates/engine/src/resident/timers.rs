@@ -90,7 +90,6 @@ pub(super) struct Timers {
 }
 
 impl Timers {
-    /// The timers of all rows.
     pub(super) fn of(state: &Ledger) -> Self {
         let mut timers = Self::default();
         for resource in state.resources() {

@@ -258,7 +258,6 @@ impl Idempotent {
 /// An answer that can be stored and given again.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoredResponse {
-    /// The HTTP status.
     pub status: u16,
     /// The media type of the body.
     pub content_type: String,

@@ -121,7 +121,6 @@ impl<'a> Writes<'a> {
         Ok(writes)
     }
 
-    /// Adds events.
     pub(crate) fn events(&mut self, events: &[Event]) -> Result<(), Fault> {
         for event in events {
             self.events.push(rows::event_columns(event)?);

@@ -80,7 +80,6 @@ impl KnownHistory {
         }
     }
 
-    /// The furthest point seen.
     fn seen(&self) -> Option<Cursor> {
         self.seen.as_ref().map(|(point, _)| point.cursor)
     }
@@ -129,7 +128,6 @@ impl PostgresStore {
         }
     }
 
-    /// The furthest point of the history that was seen.
     pub(crate) fn cursor_seen(&self) -> Option<Cursor> {
         self.history().seen()
     }

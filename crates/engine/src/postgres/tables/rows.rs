@@ -335,7 +335,6 @@ pub(crate) fn resource(is: &DescribedResource, row: LeaseRow, state: Option<Stat
     }
 }
 
-/// A waiter for the resource `key`.
 pub(crate) fn waiter(
     key: &ResourceKey,
     WaiterKeyPart { arrival, .. }: WaiterKeyPart,

@@ -15,7 +15,6 @@ use crate::postgres::fault::Fault;
 
 /// A value that a column keeps.
 pub(crate) trait Value: Sized + 'static {
-    /// The column's type.
     const TYPE: &'static str;
     /// Its type in arrays, where that is another one.
     const SENT_AS: &'static str = Self::TYPE;
