@@ -185,46 +185,35 @@ impl Event {
         }
     }
 
-    /// The lease that it is about, if it is about one.
-    pub fn lease(&self) -> Option<LeaseId> {
+    /// The lease that it is about, with its holder and the session that it is attached to.
+    fn about(&self) -> Option<(LeaseId, &Name, Option<SessionId>)> {
         match &self.what {
-            What::Pending(p) => Some(p.id),
-            What::Acquired(l) => Some(l.id),
-            What::Released(e) | What::Expired(e) | What::Revoked(e) | What::Stolen(e) => Some(e.lease),
+            What::Pending(p) => Some((p.id, &p.holder, Some(p.session))),
+            What::Acquired(l) => Some((l.id, &l.holder, l.tenure.session())),
+            What::Released(e) | What::Expired(e) | What::Revoked(e) | What::Stolen(e) => {
+                Some((e.lease, &e.holder, e.session))
+            }
             What::HoldBackLifted { .. }
             | What::StateChanged(_)
             | What::Declared(_)
             | What::Deleted
             | What::ConfigChanged(_) => None,
         }
+    }
+
+    /// The lease that it is about, if it is about one.
+    pub fn lease(&self) -> Option<LeaseId> {
+        self.about().map(|(lease, ..)| lease)
     }
 
     /// The holder that it is about, if it is about one.
     pub fn holder(&self) -> Option<&Name> {
-        match &self.what {
-            What::Pending(p) => Some(&p.holder),
-            What::Acquired(l) => Some(&l.holder),
-            What::Released(e) | What::Expired(e) | What::Revoked(e) | What::Stolen(e) => Some(&e.holder),
-            What::HoldBackLifted { .. }
-            | What::StateChanged(_)
-            | What::Declared(_)
-            | What::Deleted
-            | What::ConfigChanged(_) => None,
-        }
+        self.about().map(|(_, holder, _)| holder)
     }
 
     /// The session that it is about, if it is about one.
     pub fn session(&self) -> Option<SessionId> {
-        match &self.what {
-            What::Pending(p) => Some(p.session),
-            What::Acquired(l) => l.tenure.session(),
-            What::Released(e) | What::Expired(e) | What::Revoked(e) | What::Stolen(e) => e.session,
-            What::HoldBackLifted { .. }
-            | What::StateChanged(_)
-            | What::Declared(_)
-            | What::Deleted
-            | What::ConfigChanged(_) => None,
-        }
+        self.about().and_then(|(.., session)| session)
     }
 
     /// The session of the holder of `resource`, before this is applied to it, if it must be told of this: not of what

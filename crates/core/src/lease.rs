@@ -72,6 +72,30 @@ pub struct Lease {
 }
 
 impl Lease {
+    /// A lease that is about to be granted: its token is that of the grant's event.
+    pub(crate) fn new(
+        id: LeaseId,
+        holder: Name,
+        by: Option<Name>,
+        tenure: Tenure,
+        attributes: Document,
+        now: StoreTime,
+    ) -> Self {
+        Self {
+            id,
+            token: Token::default(),
+            holder,
+            by,
+            tenure,
+            acquired_at: now,
+            renewed_at: None,
+            confirm_by: None,
+            request: None,
+            attributes,
+            stats: Document::default(),
+        }
+    }
+
     /// From when on it is dead if its tenure ends at `deadline`: one that is still to be confirmed is dead without
     /// that, too.
     pub fn dead_from(&self, deadline: StoreTime) -> StoreTime {

@@ -254,11 +254,11 @@ impl Ledger {
     }
 
     pub fn waiter(&self, place: &PlaceKey) -> Option<&Waiter> {
-        self.lines.get(place)
+        self.lines.rows.get(place)
     }
 
     pub fn waiters(&self) -> impl Iterator<Item = &Waiter> {
-        self.lines.all()
+        self.lines.rows.values()
     }
 
     /// The loaded waiters for a resource, in order of arrival.
@@ -294,7 +294,7 @@ impl Ledger {
 
     /// Declares that all waiters for a resource, up to an arrival, are loaded.
     pub fn load_head(&mut self, key: ResourceKey, arrival: Revision) {
-        self.lines.set_head(key, arrival);
+        self.lines.heads.insert(key, arrival);
     }
 
     pub(crate) fn put_waiter(&mut self, waiter: Waiter) {
@@ -459,14 +459,10 @@ impl Ledger {
     }
 
     fn count_moves(&mut self, key: &ResourceKey, was_pending: bool, is_pending: bool) {
-        if was_pending == is_pending {
-            return;
-        }
-        let of = (key.tenant.clone(), key.kind.clone());
-        let count = self.moves(&of.0, &of.1).saturating_add_signed(if is_pending { 1 } else { -1 });
-        match count {
-            0 => drop(self.moves.remove(&of)),
-            count => drop(self.moves.insert(of, count)),
+        if was_pending != is_pending {
+            let count = self.moves(&key.tenant, &key.kind);
+            let count = count.saturating_add_signed(if is_pending { 1 } else { -1 });
+            self.load_moves(key.tenant.clone(), key.kind.clone(), count);
         }
     }
 

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     key::{Document, HolderKey, Name, SessionId},
-    time::{Revision, StoreTime},
+    time::{Moment, Revision, StoreTime},
 };
 
 /// What a session may still do. Death by time is not a standing: it is judged by [`Session::is_live`].
@@ -49,6 +49,25 @@ pub struct Session {
 }
 
 impl Session {
+    /// A session that is opened at `moment`, and has nothing attached to it.
+    pub(crate) fn new(id: SessionId, holder: HolderKey, ttl_ms: u64, moment: Moment) -> Self {
+        Self {
+            id,
+            holder,
+            by: None,
+            ttl_ms,
+            opened_at: moment.now,
+            renewed_at: moment.now,
+            deadline: moment.now.plus_ms(ttl_ms),
+            standing: Standing::Current,
+            capacity: None,
+            lease_count: 0,
+            waiting: 0,
+            lease_revision: moment.revision,
+            metrics: Document::default(),
+        }
+    }
+
     /// Whether its leases are live, which lasts until its deadline whatever its standing.
     pub fn is_live(&self, now: StoreTime) -> bool {
         now < self.deadline

@@ -69,23 +69,15 @@ impl Waiter {
 /// All lines, or the parts of them that were loaded.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Lines {
-    rows: BTreeMap<PlaceKey, Waiter>,
+    pub(crate) rows: BTreeMap<PlaceKey, Waiter>,
     leases: BTreeMap<LeaseId, PlaceKey>,
     requests: BTreeMap<RequestKey, Revision>,
     attached: BTreeSet<(SessionId, ResourceKey, Revision)>,
     /// How far a line was loaded without a gap, where it was not loaded completely.
-    heads: BTreeMap<ResourceKey, Revision>,
+    pub(crate) heads: BTreeMap<ResourceKey, Revision>,
 }
 
 impl Lines {
-    pub(crate) fn get(&self, place: &PlaceKey) -> Option<&Waiter> {
-        self.rows.get(place)
-    }
-
-    pub(crate) fn all(&self) -> impl Iterator<Item = &Waiter> {
-        self.rows.values()
-    }
-
     pub(crate) fn of(&self, key: &ResourceKey) -> impl Iterator<Item = &Waiter> {
         let range = (key.clone(), Revision(0))..=(key.clone(), Revision(u64::MAX));
         self.rows.range(range).map(|(_, waiter)| waiter)
@@ -108,10 +100,6 @@ impl Lines {
 
     pub(crate) fn is_head(&self, waiter: &Waiter) -> bool {
         self.heads.get(&waiter.key).is_some_and(|head| waiter.arrival <= *head)
-    }
-
-    pub(crate) fn set_head(&mut self, key: ResourceKey, arrival: Revision) {
-        self.heads.insert(key, arrival);
     }
 
     pub(crate) fn put(&mut self, waiter: Waiter) {
