@@ -26,7 +26,9 @@
 use tokio_postgres::{GenericClient, Row, types::ToSql};
 
 use crate::{
-    Error, ident,
+    Error,
+    fenced::signed,
+    ident,
     limits::{PARTITION_NAME_BYTES_MAX, WRITER_PAUSE_MS_MAX},
 };
 
@@ -186,8 +188,7 @@ impl Partitions {
         first: i64,
     ) -> Result<Raised, Error> {
         self.look(client, partition).await?;
-        let odd = || Error::invalid("token", token.to_string(), "a token is at least 1 and below 2^63");
-        let token = i64::try_from(token).ok().filter(|token| *token > 0).ok_or_else(odd)?;
+        let token = signed(token)?;
         let raise = format!(
             "UPDATE {} SET epoch = epoch + 1, token = $6, owner = $4, next_offset = coalesce(next_offset, $5), \
              raised_at = clock_timestamp() \

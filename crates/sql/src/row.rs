@@ -137,23 +137,14 @@ impl Ids {
         if let Some(twice) = ids.clone().find(|id| !seen.insert(*id)) {
             return Err(Error::invalid("row", twice.to_string(), "name it once in a batch"));
         }
-        let all = Self::uuids(ids.clone()).or_else(|| Self::ints(ids.clone())).or_else(|| Self::texts(ids));
-        all.ok_or_else(|| Error::invalid("batch", "ids of several types", "use rows of one table"))
-    }
-
-    fn uuids<'a>(ids: impl Iterator<Item = &'a RowId>) -> Option<Self> {
         let uuid = |id: &RowId| if let RowId::Uuid(id) = id { Some(*id) } else { None };
-        ids.map(uuid).collect::<Option<_>>().map(Self::Uuid)
-    }
-
-    fn ints<'a>(ids: impl Iterator<Item = &'a RowId>) -> Option<Self> {
         let int = |id: &RowId| if let RowId::Int(id) = id { Some(*id) } else { None };
-        ids.map(int).collect::<Option<_>>().map(Self::Int)
-    }
-
-    fn texts<'a>(ids: impl Iterator<Item = &'a RowId>) -> Option<Self> {
         let text = |id: &RowId| if let RowId::Text(id) = id { Some(id.clone()) } else { None };
-        ids.map(text).collect::<Option<_>>().map(Self::Text)
+        let uuids = ids.clone().map(uuid).collect::<Option<_>>().map(Self::Uuid);
+        let all = uuids
+            .or_else(|| ids.clone().map(int).collect::<Option<_>>().map(Self::Int))
+            .or_else(|| ids.clone().map(text).collect::<Option<_>>().map(Self::Text));
+        all.ok_or_else(|| Error::invalid("batch", "ids of several types", "use rows of one table"))
     }
 
     pub(crate) fn parameter(&self) -> (&(dyn ToSql + Sync), Type) {
