@@ -33,7 +33,6 @@ mod lease_sets;
 pub mod news;
 pub mod observe;
 mod open;
-mod options;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 pub mod resident;
@@ -43,9 +42,8 @@ mod waiting;
 pub mod watch;
 
 pub use driver::DriverLimits;
-pub use engine::Engine;
+pub use engine::{Engine, EngineOptions};
 pub use error::EngineError;
 pub use lease_sets::{LeaseSet, LeaseSetOutcome};
 pub use open::open;
-pub use options::EngineOptions;
 pub use solehold_clock as clock;

@@ -139,15 +139,20 @@ pub struct ResourceQuery {
     pub limit: usize,
 }
 
-/// Resources that match a query, with the sessions that their leases are attached to loaded beside them.
+/// Rows that match a query, with the sessions that they are attached to loaded beside them.
 #[derive(Debug, Clone)]
-pub struct ResourcePage {
+pub struct Page<K> {
     pub loaded: LoadedRows,
     /// The keys that match, in order.
-    pub keys: Vec<ResourceKey>,
+    pub keys: Vec<K>,
     /// Whether there are more after the last.
     pub more: bool,
 }
+
+/// Resources, with the sessions of their leases.
+pub type ResourcePage = Page<ResourceKey>;
+/// Holders, with their present sessions.
+pub type HolderPage = Page<HolderKey>;
 
 impl ResourcePage {
     /// The leases on the resources that were found, judged by time; unswept ones show as expired.
@@ -168,16 +173,6 @@ pub struct HolderQuery {
     /// After this one, in order of tenant and name.
     pub after: Option<HolderKey>,
     pub limit: usize,
-}
-
-/// Holders that match a query, with their present sessions loaded beside them.
-#[derive(Debug, Clone)]
-pub struct HolderPage {
-    pub loaded: LoadedRows,
-    /// The keys that match, in order.
-    pub keys: Vec<HolderKey>,
-    /// Whether there are more after the last.
-    pub more: bool,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

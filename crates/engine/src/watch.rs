@@ -118,11 +118,6 @@ struct Window {
 }
 
 impl Window {
-    /// Nothing, up to `at`.
-    fn empty(at: Cursor) -> Self {
-        Self { from: at, events: VecDeque::new() }
-    }
-
     fn extend(&mut self, events: Vec<Event>) {
         self.events.extend(events.into_iter().map(Arc::new));
         let surplus = self.events.len().saturating_sub(WINDOW_EVENTS);
@@ -138,11 +133,6 @@ impl Window {
         }
         let first = self.events.partition_point(|e| e.revision <= after.revision);
         Some(self.events.range(first..))
-    }
-
-    /// A page of them.
-    fn after(&self, after: Cursor) -> Option<Vec<Arc<Event>>> {
-        Some(self.all_after(after)?.take(PAGE_EVENTS).cloned().collect())
     }
 }
 
@@ -289,7 +279,7 @@ impl Hub {
     fn advance(&self, to: Cursor, events: Vec<Event>) {
         self.notifier.notify(&events);
         let mut window = self.window.write();
-        window.get_or_insert_with(|| Window::empty(to)).extend(events);
+        window.get_or_insert_with(|| Window { from: to, events: VecDeque::new() }).extend(events);
         self.head.send_modify(|head| {
             head.cursor = Some(to);
             head.reads += 1;
@@ -298,7 +288,7 @@ impl Hub {
 
     /// A page of events after `after` from the window; none if the window does not reach back so far.
     fn window_after(&self, after: Cursor) -> Option<Vec<Arc<Event>>> {
-        self.window.read().as_ref()?.after(after)
+        Some(self.window.read().as_ref()?.all_after(after)?.take(PAGE_EVENTS).cloned().collect())
     }
 
     /// Notes renewals that were just committed here, if a watcher wants them.

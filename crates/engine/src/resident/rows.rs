@@ -12,7 +12,7 @@ use solehold_core::{
 use super::{WINDOW_EVENTS, tally::Tally, timers::Timers};
 use crate::{
     clock::BootTime,
-    store::{BatchDecision, Cursor, LoadedRows, StoreError},
+    store::{BatchDecision, Cursor, StoreError},
 };
 
 /// All rows, and the clock.
@@ -55,16 +55,6 @@ impl Rows {
             }
             self.events.pop_front();
         }
-    }
-
-    /// The longest that anything here is kept by one renewal.
-    pub(super) fn longest_ttl_ms(&self) -> u64 {
-        longest_ttl_ms(&self.state)
-    }
-
-    /// Some of the rows, with where the history stands.
-    pub(super) fn loaded(&self, state: Ledger, now: StoreTime) -> LoadedRows {
-        LoadedRows { state, now, cursor: self.cursor, barred_until: self.barred_until }
     }
 
     pub(super) fn check_retired(&self) -> Result<(), StoreError> {
