@@ -7,10 +7,10 @@ use solehold_core::time::Revision;
 
 use crate::{
     driver::Driver,
+    engine::EngineOptions,
     error::EngineError,
     health::Health,
     observe::Observer,
-    options::EngineOptions,
     store::{Retention, Store, StoreError},
 };
 

@@ -51,13 +51,10 @@ const RETRY_AFTER: Duration = Duration::from_millis(200);
 /// Selects the events of a watch. All given criteria must match.
 #[derive(Debug, Clone, Default)]
 pub struct Filter {
-    /// Of this tenant only; of all, if none.
     pub tenant: Option<Name>,
-    /// Of this kind only.
     pub kind: Option<Name>,
     /// Of this holder only; events that are about no holder are left out.
     pub holder: Option<Name>,
-    /// Renewals, too.
     pub renewals: bool,
 }
 
@@ -75,9 +72,7 @@ pub enum Frame {
     /// A page of all resources that match, and the leases on them: all pages are of one moment, and the last has no
     /// more after it. Resume the watch from its cursor.
     Snapshot(Box<ResourcePage>),
-    /// An event.
     Event {
-        /// The event.
         event: Box<Event>,
         /// Resume the watch from here.
         cursor: Cursor,
@@ -87,10 +82,7 @@ pub enum Frame {
     /// Nothing else happened up to here, as just read from the store.
     Progress(Cursor),
     /// Events after the cursor are gone: take a snapshot.
-    Compacted {
-        /// Events up to here are gone.
-        floor: Cursor,
-    },
+    Compacted { floor: Cursor },
 }
 
 /// Why a watch cannot begin or continue.
@@ -101,12 +93,7 @@ pub enum WatchError {
     Engine(#[from] EngineError),
     /// The cursor is ahead of the history: it is not from this store.
     #[error("cursor {}.{} is ahead of the history, which is at {}.{}; take a new snapshot", given.epoch, given.revision.0, head.epoch, head.revision.0)]
-    Ahead {
-        /// The cursor of the request.
-        given: Cursor,
-        /// Where the history stands.
-        head: Cursor,
-    },
+    Ahead { given: Cursor, head: Cursor },
 }
 
 impl From<StoreError> for WatchError {
@@ -131,11 +118,6 @@ struct Window {
 }
 
 impl Window {
-    /// Nothing, up to `at`.
-    fn empty(at: Cursor) -> Self {
-        Self { from: at, events: VecDeque::new() }
-    }
-
     fn extend(&mut self, events: Vec<Event>) {
         self.events.extend(events.into_iter().map(Arc::new));
         let surplus = self.events.len().saturating_sub(WINDOW_EVENTS);
@@ -151,11 +133,6 @@ impl Window {
         }
         let first = self.events.partition_point(|e| e.revision <= after.revision);
         Some(self.events.range(first..))
-    }
-
-    /// A page of them.
-    fn after(&self, after: Cursor) -> Option<Vec<Arc<Event>>> {
-        Some(self.all_after(after)?.take(PAGE_EVENTS).cloned().collect())
     }
 }
 
@@ -302,7 +279,7 @@ impl Hub {
     fn advance(&self, to: Cursor, events: Vec<Event>) {
         self.notifier.notify(&events);
         let mut window = self.window.write();
-        window.get_or_insert_with(|| Window::empty(to)).extend(events);
+        window.get_or_insert_with(|| Window { from: to, events: VecDeque::new() }).extend(events);
         self.head.send_modify(|head| {
             head.cursor = Some(to);
             head.reads += 1;
@@ -311,7 +288,7 @@ impl Hub {
 
     /// A page of events after `after` from the window; none if the window does not reach back so far.
     fn window_after(&self, after: Cursor) -> Option<Vec<Arc<Event>>> {
-        self.window.read().as_ref()?.after(after)
+        Some(self.window.read().as_ref()?.all_after(after)?.take(PAGE_EVENTS).cloned().collect())
     }
 
     /// Notes renewals that were just committed here, if a watcher wants them.

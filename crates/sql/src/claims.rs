@@ -1,6 +1,6 @@
 //! Claims on the rows of one table.
 
-use std::{collections::HashMap, time::Duration};
+use std::{collections::HashMap, ops::RangeInclusive, time::Duration};
 
 use serde_json::{Map, Value};
 use tokio::sync::Semaphore;
@@ -106,7 +106,6 @@ impl Claims {
         self
     }
 
-    /// The table.
     pub fn table(&self) -> &ClaimTable {
         &self.table
     }
@@ -126,10 +125,8 @@ impl Claims {
         owner: &Owner,
         lease: Duration,
     ) -> Result<Vec<ClaimedRow>, Error> {
-        if limit == 0 || limit > BATCH_ROWS_MAX {
-            return Err(Error::invalid("limit", limit.to_string(), format!("use 1 to {BATCH_ROWS_MAX}")));
-        }
-        let lease_ms = milliseconds("lease", lease, LEASE_MIN, LEASE_MAX)?;
+        Error::unless_within("limit", limit, 1..=BATCH_ROWS_MAX)?;
+        let lease_ms = milliseconds("lease", lease, LEASE_MIN..=LEASE_MAX)?;
         let limit = limit as i64;
         // The semaphore is never closed.
         let turn = self.turns.acquire().await.ok();
@@ -192,7 +189,8 @@ impl Claims {
         client: &(impl GenericClient + Sync),
         transition: Transition,
     ) -> Result<ClaimOutcome, Error> {
-        only(self.transition_all(client, &[transition]).await)
+        let none = || Error::Connection("PostgreSQL returned no row for a transition".into());
+        self.transition_all(client, &[transition]).await?.pop().ok_or_else(none)
     }
 
     /// Changes the state of claimed rows, and ends their leases: where the claim holds by the database's clock and the
@@ -287,7 +285,7 @@ impl Claims {
         claims: &[Proof],
         lease: Duration,
     ) -> Result<Vec<ClaimOutcome>, Error> {
-        let ms = milliseconds("lease", lease, LEASE_MIN, LEASE_MAX)?;
+        let ms = milliseconds("lease", lease, LEASE_MIN..=LEASE_MAX)?;
         let more = vec![ms; claims.len()];
         self.change(client.client(), &self.statements.extend, claims, Some((&more, Type::FLOAT8_ARRAY))).await
     }
@@ -308,7 +306,8 @@ impl Claims {
         claims: &[(Proof, Duration)],
         attempts: Attempts,
     ) -> Result<Vec<ClaimOutcome>, Error> {
-        let pauses = claims.iter().map(|(_, pause)| milliseconds("pause", *pause, Duration::ZERO, DEFER_MAX));
+        let pauses =
+            claims.iter().map(|(_, pause)| milliseconds("pause", *pause, Duration::ZERO..=DEFER_MAX));
         let pauses = pauses.collect::<Result<Vec<f64>, _>>()?;
         let sql = match attempts {
             Attempts::Reset => &self.statements.defer_resetting,
@@ -434,10 +433,8 @@ impl<'a> Batch<'a> {
     }
 }
 
-fn milliseconds(what: &'static str, time: Duration, min: Duration, max: Duration) -> Result<f64, Error> {
-    if time < min || time > max {
-        return Err(Error::invalid(what, format!("{time:?}"), format!("use {min:?} to {max:?}")));
-    }
+fn milliseconds(what: &'static str, time: Duration, bounds: RangeInclusive<Duration>) -> Result<f64, Error> {
+    Error::unless_within(what, time, bounds)?;
     Ok(time.as_secs_f64() * 1000.0)
 }
 
@@ -445,8 +442,4 @@ fn milliseconds(what: &'static str, time: Duration, min: Duration, max: Duration
 fn cut(reason: &str) -> &str {
     let end = reason.find('\0').unwrap_or(reason.len()).min(REASON_BYTES_MAX);
     &reason[..reason.floor_char_boundary(end)]
-}
-
-fn only(outcomes: Result<Vec<ClaimOutcome>, Error>) -> Result<ClaimOutcome, Error> {
-    outcomes?.pop().ok_or_else(|| Error::Connection("PostgreSQL returned no row for a transition".into()))
 }

@@ -61,19 +61,11 @@ impl Draft<'_> {
         holder.session = Some(*id);
         holder.heard_at = now;
         let session = Session {
-            id: *id,
-            holder: key.clone(),
             by: self.by.key().cloned(),
-            ttl_ms: *ttl_ms,
-            opened_at: now,
-            renewed_at: now,
-            deadline: now.plus_ms(*ttl_ms),
             standing: standing(holder.status),
             capacity,
-            lease_count: 0,
-            waiting: 0,
-            lease_revision: self.moment.revision,
             metrics: metrics.clone().unwrap_or_default(),
+            ..Session::new(*id, key.clone(), *ttl_ms, self.moment)
         };
         self.changes.push(Change::SessionOpened(session.clone()));
         self.changes.push(Change::HolderPut(holder.clone()));

@@ -58,9 +58,7 @@ impl Shift {
 /// What an operator can tune about placement.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Policy {
-    /// How far a load may be from the fair share.
     pub band: Band,
-    /// How many moves may be under way at once.
     pub move_budget: MoveBudget,
     /// For how long after a runner has gone its resources wait for it to return. While they wait no runner works on
     /// them, so this is 0 unless runners are known to restart in place.

@@ -15,7 +15,7 @@ use super::{
         changes::ResourceChanges,
         write::{RowsBefore, Writes},
     },
-    clock::Reading,
+    clock::{Reading, pace::Timekeeper},
     connection::pool::{Conn, Purpose, in_time},
     fault::Fault,
     read::SNAPSHOT,
@@ -61,10 +61,8 @@ impl PostgresStore {
             // The connection is dropped, and with it the snapshot. What has begun cannot begin again.
             match fault {
                 Fault::Stepped if attempt < ATTEMPTS && !out.has_begun() => {
-                    match self.correct_clock().await {
-                        Err(fault) if !fault.is_contention() => return Err(fault.told()),
-                        _ => attempt += 1,
-                    }
+                    self.mend_and_retry(&Fault::Stepped).await?;
+                    attempt += 1;
                 }
                 fault => return Err(fault.told()),
             }
@@ -83,10 +81,10 @@ impl PostgresStore {
         out.put(Row::Header(Header {
             format: EXPORT_FORMAT,
             now,
-            revision: reading.revision,
-            epoch: reading.epoch,
-            floor: reading.floor,
-            retired: reading.retired_to.is_some(),
+            revision: reading.clock.revision,
+            epoch: reading.clock.epoch,
+            floor: reading.clock.floor,
+            retired: reading.clock.retired_to.is_some(),
         }))
         .await?;
         let sql = format!("SELECT {} FROM solehold.sessions s ORDER BY s.id", list::<SessionColumns>());
@@ -136,10 +134,7 @@ impl PostgresStore {
                     return Ok(());
                 }
                 Err(fault @ (Fault::Stepped | Fault::SetBack)) if attempt < ATTEMPTS => {
-                    match self.mend(&fault).await {
-                        Err(fault) if !fault.is_contention() => return Err(fault.told()),
-                        _ => {}
-                    }
+                    self.mend_and_retry(&fault).await?;
                 }
                 Err(fault) if fault.is_contention() && attempt < ATTEMPTS => pauses.pause().await,
                 // The end of it may have happened.
@@ -164,7 +159,7 @@ impl PostgresStore {
         refuse_unless_empty(conn, &reading).await?;
         // Store time never goes back, not even by moving house.
         let now = self.time(&reading)?.max(header.now);
-        let ahead_ms = now.0 as i64 - (reading.wall_ms + reading.offset_ms);
+        let ahead_ms = now.0 as i64 - (reading.clock.wall_ms + reading.clock.offset_ms);
         let gap_ms = now.ms_after(header.now);
         resume(&mut state, header.now, gap_ms, now, 0);
         let mut dirty = state.take_dirty();
@@ -182,12 +177,12 @@ impl PostgresStore {
         }
         // Rows got numbers from 1 on; revisions must begin above them.
         let revision = header.revision.max(Revision(state.resources().count() as u64));
-        let furthest = Cursor { epoch: header.epoch.max(reading.epoch), revision };
+        let furthest = Cursor { epoch: header.epoch.max(reading.clock.epoch), revision };
         let (cursor, barred_until) = if header.retired {
             (Cursor { epoch: furthest.epoch + 1, ..furthest }, 0)
         } else {
             // The old store may still be running: wait out its leases, and give none of its tokens.
-            let cursor = history::another(furthest, reading.wall_ms as u64);
+            let cursor = history::another(furthest, reading.clock.wall_ms as u64);
             (cursor, self.barred_until(conn, &reading, now.0 as i64).await?)
         };
         self.go_on(conn, &reading, cursor.revision, now).await?;
@@ -203,7 +198,7 @@ impl PostgresStore {
         conn.simple(KEEP_OLD_IDS).await?;
         conn.simple("COMMIT").await?;
         // Time may have been moved on: this replica follows.
-        self.forget_pace();
+        *self.time.lock() = Timekeeper::default();
         self.begin_at(cursor);
         Ok(())
     }
@@ -230,9 +225,7 @@ async fn refuse_unless_empty(conn: &Conn, reading: &Reading) -> Result<(), Fault
     let sql = "SELECT EXISTS (SELECT 1 FROM solehold.resources) OR EXISTS (SELECT 1 FROM solehold.sessions) \
                OR EXISTS (SELECT 1 FROM solehold.holders) OR EXISTS (SELECT 1 FROM solehold.requests) \
                OR EXISTS (SELECT 1 FROM solehold.records) OR EXISTS (SELECT 1 FROM solehold.lease_events)";
-    let rows = conn.client.query_typed(sql, &[]).await?;
-    let is_used = rows.first().map(|row| row.try_get(0)).transpose()?.unwrap_or(true);
-    if is_used || reading.revision > Revision(0) {
+    if conn.value(sql).await?.unwrap_or(true) || reading.clock.revision > Revision(0) {
         return Err(StoreError::NotEmpty.into());
     }
     Ok(())

@@ -97,9 +97,8 @@ impl ResidentStore {
         &self,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, StoreError> {
-        let gone = |what: String| StoreError::Unavailable(what);
         let turn = self.readers.clone().acquire_owned().await;
-        let turn = turn.map_err(|_| gone("the store is closed".to_owned()))?;
+        let turn = turn.map_err(|_| StoreError::Unavailable("the store is closed".to_owned()))?;
         let done = tokio::task::spawn_blocking(move || {
             let _turn = turn;
             work()

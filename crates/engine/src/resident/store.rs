@@ -78,7 +78,8 @@ impl Store for ResidentStore {
         self.settled().await?;
         let rows = self.read();
         let state = find::part(&rows.state, footprint, &find::LateRows::default());
-        Ok(rows.loaded(state, rows.now(self.clock.now())))
+        let now = rows.now(self.clock.now());
+        Ok(LoadedRows { state, now, cursor: rows.cursor, barred_until: rows.barred_until })
     }
 
     async fn find_resources(&self, query: &ResourceQuery) -> Result<ResourcePage, StoreError> {

@@ -149,7 +149,7 @@ impl Marks {
 }
 
 /// A token as PostgreSQL keeps it.
-fn signed(token: u64) -> Result<i64, Error> {
+pub(crate) fn signed(token: u64) -> Result<i64, Error> {
     let odd = || Error::invalid("token", token.to_string(), "a token is at least 1 and below 2^63");
     i64::try_from(token).ok().filter(|token| *token > 0).ok_or_else(odd)
 }

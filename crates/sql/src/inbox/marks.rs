@@ -38,11 +38,8 @@ pub enum Marked {
 /// A mark, as it is listed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListedMark {
-    /// The scope of its command.
     pub scope: String,
-    /// The type of its command.
     pub command: String,
-    /// The id of its command.
     pub id: String,
     /// Where its message stood; none if that is not known.
     pub position: Option<i64>,

@@ -182,10 +182,7 @@ impl Inbox {
         payload: PayloadHash,
         lease: Duration,
     ) -> Result<CommandStatus, Error> {
-        if !(LEASE_MIN..=LEASE_MAX).contains(&lease) {
-            let wanted = format!("use {LEASE_MIN:?} to {LEASE_MAX:?}");
-            return Err(Error::invalid("lease", format!("{lease:?}"), wanted));
-        }
+        Error::unless_within("lease", lease, LEASE_MIN..=LEASE_MAX)?;
         let client = client.client();
         let hash: &[u8] = &payload.0;
         let lease_ms = lease.as_secs_f64() * 1000.0;

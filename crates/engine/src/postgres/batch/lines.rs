@@ -61,7 +61,6 @@ impl<'a> WantedWaiters<'a> {
         lines
     }
 
-    /// Whether no waiter can be found by it.
     pub(crate) fn is_empty(&self) -> bool {
         self.ids.is_empty() && self.sessions.is_empty()
     }

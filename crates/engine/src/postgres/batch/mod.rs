@@ -190,24 +190,24 @@ impl PostgresStore {
         lane: Lane,
         decider: &mut dyn Decider,
     ) -> Result<BatchDecision, AttemptError> {
-        let epoch = self.cursor_seen().map(|seen| seen.epoch);
+        let epoch = self.history.lock().seen().map(|seen| seen.epoch);
         let plan = self.plan(conn, wanted, fresh, lane).await?;
         let mut held = self.lock(conn, wanted, &plan, lane).await?;
         let now = self.time(&held.reading)?;
         // What is remembered was read in another history, in which ids may have meant other rows.
-        if epoch != Some(held.reading.epoch) {
+        if epoch != Some(held.reading.clock.epoch) {
             self.cache.clear();
             return Err(Fault::Stale.into());
         }
         Self::check_barred(&held.reading, now)?;
-        let moment = Moment { now, revision: held.reading.revision };
+        let moment = Moment { now, revision: held.reading.clock.revision };
         let decided = decider.decide(&mut held.state, moment).map_err(Fault::from)?;
         let dirty = held.state.take_dirty();
-        if dirty.is_empty() && decided.events.is_empty() && decided.revision == held.reading.revision {
+        if dirty.is_empty() && decided.events.is_empty() && decided.revision == held.reading.clock.revision {
             in_time("rolling back", ROUND_TRIP, conn.simple("ROLLBACK")).await?;
             return Ok(decided);
         }
-        if lane == Lane::Quiet && decided.revision != held.reading.revision {
+        if lane == Lane::Quiet && decided.revision != held.reading.clock.revision {
             return Err(unreadable("a renewal produced events").into());
         }
         self.write(conn, &plan, &held, dirty, decided, (lane == Lane::News).then_some(now)).await
@@ -231,7 +231,7 @@ impl PostgresStore {
         let batch = Uuid::now_v7();
         let revision = decided.revision.0 as i64;
         let now = clock.map_or(0, |now| now.0 as i64);
-        let number = held.reading.number + 1;
+        let number = held.reading.clock.number + 1;
         let commit = async {
             join!(biased;
                 async {
@@ -241,7 +241,7 @@ impl PostgresStore {
             )
         };
         conn.take_warning();
-        let cursor = Cursor { epoch: held.reading.epoch, revision: decided.revision };
+        let cursor = Cursor { epoch: held.reading.clock.epoch, revision: decided.revision };
         let sent = async { Ok(writes.send(conn, commit).await) };
         let (fault, at_commit) = match in_time("committing", ROUND_TRIP, sent).await {
             Ok((Ok(()), (Ok(_), Ok(())))) => {

@@ -13,7 +13,7 @@ use uuid::Uuid;
 use super::{
     cache::KnownResource,
     lines::{self, WantedWaiters},
-    wanted::{KeyArrays, PairArrays, WantedRows},
+    wanted::{WantedRows, of_holders, of_keys},
 };
 use crate::{
     observe::Lane,
@@ -126,12 +126,12 @@ impl PostgresStore {
     }
 
     async fn look_up(&self, conn: &Conn, wanted: &WantedRows) -> Result<Plan, Fault> {
-        let [tenants, kinds, keys] = KeyArrays::of(wanted.keys.iter()).0;
+        let [tenants, kinds, keys] = of_keys(&wanted.keys);
         let (leases, marks) = wanted.lease_arrays();
         let whole: Vec<Uuid> = wanted.whole.iter().map(|id| id.0).collect();
-        let [whole_tenants, whole_names] = PairArrays::of_holders(wanted.whole_holders.iter()).0;
-        let [holder_tenants, holder_names] = PairArrays::of_holders(wanted.holders.iter()).0;
-        let [held_tenants, held_names] = PairArrays::of_holders(wanted.holdings.iter()).0;
+        let [whole_tenants, whole_names] = of_holders(&wanted.whole_holders);
+        let [holder_tenants, holder_names] = of_holders(&wanted.holders);
+        let [held_tenants, held_names] = of_holders(&wanted.holdings);
         let (resources, holders, sessions) = join!(biased;
             async {
                 conn.query(
@@ -155,7 +155,7 @@ impl PostgresStore {
             let (holder, present) = part::read::<PresentSessionColumns>(&row)?;
             let Some(session) = present.session_id else { continue };
             plan.sessions.insert(session);
-            if wanted.whole_holders.contains(&holder.into()) {
+            if wanted.whole_holders.contains(&holder) {
                 whole.insert(session);
             }
         }

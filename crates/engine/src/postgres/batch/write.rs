@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use solehold_core::{
     event::Event,
-    key::{Document, ResourceKey, SessionId},
-    lease::{Resource, Tenure},
+    key::{Document, HolderKey, ResourceKey, SessionId},
+    lease::{Pending, Resource, Tenure},
     ledger::{Dirty, Ledger},
 };
 use tokio::join;
@@ -46,7 +46,7 @@ pub(crate) struct Writes<'a> {
     free_leases: Vec<(LeaseKeyPart, LeaseBoundsPart)>,
     new_leases: Vec<(LeaseKeyPart, LeaseBoundsPart, Option<HoldingPart>)>,
     beside: Vec<(LeaseKeyPart, BesidePart)>,
-    pending: Vec<(LeaseKeyPart, Option<PendingPart>)>,
+    pending: Vec<(LeaseKeyPart, Option<Pending>)>,
     resources: Vec<(ResourceIdPart, DeclarationPart)>,
     new_resources: Vec<(ResourceColumns, ResourceMarkPart)>,
     gone_resources: Vec<i64>,
@@ -56,7 +56,7 @@ pub(crate) struct Writes<'a> {
     new_sessions: Vec<SessionColumns>,
     gone_sessions: Vec<Uuid>,
     holders: Vec<HolderColumns>,
-    gone_holders: Vec<HolderKeyPart>,
+    gone_holders: Vec<HolderKey>,
     requests: Vec<RequestColumns>,
     gone_requests: Vec<RequestKeyPart>,
     records: Vec<RecordColumns>,
@@ -88,13 +88,13 @@ impl<'a> Writes<'a> {
         writes.sessions(state, dirty, before);
         for key in &dirty.holders {
             match state.holder(key) {
-                Some(holder) => writes.holders.push((key.into(), holder.into())),
-                None => writes.gone_holders.push(key.into()),
+                Some(holder) => writes.holders.push((key.clone(), holder.into())),
+                None => writes.gone_holders.push(key.clone()),
             }
         }
         for request in &dirty.requests {
             match state.spent(request) {
-                Some(spent) => writes.requests.push((request.into(), spent.into())),
+                Some(spent) => writes.requests.push((request.into(), spent.clone())),
                 None => writes.gone_requests.push(request.into()),
             }
         }
@@ -121,7 +121,6 @@ impl<'a> Writes<'a> {
         Ok(writes)
     }
 
-    /// Adds events.
     pub(crate) fn events(&mut self, events: &[Event]) -> Result<(), Fault> {
         for event in events {
             self.events.push(rows::event_columns(event)?);
@@ -184,13 +183,13 @@ impl<'a> Writes<'a> {
             let declaration = DeclarationPart::of(version, resource);
             if is_new {
                 let mark = ResourceMarkPart { mark: key.mark() as i32 };
-                self.new_resources.push(((row_id, key.into(), declaration), mark));
+                self.new_resources.push(((row_id, key.clone(), declaration), mark));
             } else {
                 self.resources.push((row_id, declaration));
             }
         }
         if resource.pending.is_some() || stored.is_some_and(|s| s.had_pending) {
-            self.pending.push((lease_key(), resource.pending.as_deref().map(PendingPart::from)));
+            self.pending.push((lease_key(), resource.pending.as_deref().cloned()));
         }
         if has_state_changed {
             match &resource.state {

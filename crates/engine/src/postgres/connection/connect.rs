@@ -91,7 +91,6 @@ impl Connector {
         Ok(Self { hosts, tls })
     }
 
-    /// How many hosts there are.
     pub(crate) fn hosts(&self) -> usize {
         self.hosts.len()
     }

@@ -19,7 +19,10 @@ use tokio::{
     sync::{Semaphore, SemaphorePermit},
     task::AbortHandle,
 };
-use tokio_postgres::{Client, Row, Statement, types::ToSql};
+use tokio_postgres::{
+    Client, Row, Statement,
+    types::{FromSql, ToSql},
+};
 
 use super::{
     connect::Connector,
@@ -116,6 +119,12 @@ impl Conn {
     /// Runs a statement without parameters.
     pub(crate) async fn simple(&self, sql: &str) -> Result<(), Fault> {
         Ok(self.client.batch_execute(sql).await?)
+    }
+
+    /// The first value of a query without parameters; none if it gives no row.
+    pub(crate) async fn value<T: for<'r> FromSql<'r>>(&self, sql: &str) -> Result<Option<T>, Fault> {
+        let rows = self.client.query_typed(sql, &[]).await?;
+        Ok(rows.first().map(|row| row.try_get(0)).transpose()?)
     }
 
     /// Prepares a statement whose text depends on what is asked for, once.

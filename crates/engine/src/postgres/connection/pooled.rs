@@ -42,7 +42,5 @@ pub(crate) async fn refuse_shared_sessions(one: &Conn, two: &Conn) -> Result<(),
 
 /// The number of the session that a statement runs in.
 async fn session_of(conn: &Conn) -> Result<i32, Fault> {
-    let rows = conn.client.query_typed("SELECT pg_backend_pid()", &[]).await?;
-    let row = rows.first().ok_or_else(|| unreadable("PostgreSQL returned no session"))?;
-    Ok(row.try_get(0)?)
+    conn.value("SELECT pg_backend_pid()").await?.ok_or_else(|| unreadable("PostgreSQL returned no session"))
 }

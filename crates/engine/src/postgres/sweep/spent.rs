@@ -13,7 +13,7 @@ use solehold_core::{
 };
 
 use crate::postgres::{
-    PostgresStore, batch::wanted::KeyArrays, connection::pool::Conn, fault::Fault, statements::Sql,
+    PostgresStore, batch::wanted::of_keys, connection::pool::Conn, fault::Fault, statements::Sql,
 };
 
 /// Most users that are counted; past it, counting starts over.
@@ -67,7 +67,7 @@ impl PostgresStore {
         if users.is_empty() {
             return Ok(());
         }
-        let [tenants, kinds, keys] = KeyArrays::of(users.iter().map(|user| &user.resource)).0;
+        let [tenants, kinds, keys] = of_keys(users.iter().map(|user| &user.resource));
         let holders: Vec<&str> = users.iter().map(|user| user.holder.as_str()).collect();
         let by: Vec<Option<&str>> = users.iter().map(|user| user.by.as_ref().map(Name::as_str)).collect();
         let kept = SPENT_REQUESTS_MAX as i64;

@@ -7,7 +7,6 @@ use tokio_postgres::types::{FromSql, ToSql, Type};
 use super::value::Value;
 use crate::postgres::fault::Fault;
 
-/// The parameters of a statement.
 pub(crate) type Params<'a> = Vec<Box<dyn ToSql + Sync + Send + 'a>>;
 
 /// A parameter of a statement, borrowed.
@@ -57,7 +56,6 @@ impl Column {
 /// Columns that travel together: a row, or a part of one. Tuples of parts are parts, and so is a part that is there or
 /// not.
 pub(crate) trait Part: Sized + 'static {
-    /// How many columns it has.
     const WIDTH: usize;
     fn columns() -> Vec<Column>;
     fn read(cells: &mut Cells<'_>) -> Result<Self, Fault>;
@@ -106,7 +104,6 @@ pub(crate) fn read<P: Part>(row: &Row) -> Result<P, Fault> {
     Ok(part)
 }
 
-/// Rows as one array per column.
 pub(crate) fn arrays<P: Part>(rows: &[P]) -> Params<'_> {
     let mut arrays = Vec::new();
     P::send(rows.iter().map(Some), &mut arrays);
