@@ -27,6 +27,8 @@
 //! | [`http`] | the API for operators and workers |
 //! | `operations` | the entry points of the command line: run, check, drain and so on |
 
+#![allow(missing_docs, reason = "fields whose names say everything need no docs")]
+
 pub mod model;
 
 pub mod config;

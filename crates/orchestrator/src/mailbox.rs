@@ -26,17 +26,14 @@ pub struct Mailbox {
 }
 
 impl Mailbox {
-    /// The mailboxes of all partitions in this store.
     pub fn new(store: Arc<Store>) -> Self {
         Self { store, notifier: Notifier::default(), without_job: Counter::default() }
     }
 
-    /// The tables.
     pub fn store(&self) -> &Arc<Store> {
         &self.store
     }
 
-    /// Notifies partition owners of new mail.
     pub fn notifier(&self) -> &Notifier {
         &self.notifier
     }

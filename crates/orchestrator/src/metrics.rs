@@ -77,7 +77,6 @@ impl Metrics {
         Self { registry: Mutex::new(registry), ..metrics }
     }
 
-    /// Counters of the consumer.
     pub fn consumer(&self) -> &Arc<kafka::ConsumerMetrics> {
         &self.consumer
     }
@@ -109,7 +108,6 @@ impl Metrics {
         self.unreadable.inc_by(count as u64);
     }
 
-    /// All metrics, for a scrape.
     pub fn text(&self) -> Option<String> {
         let mut text = String::new();
         encode(&mut text, &self.registry()).ok()?;

@@ -21,12 +21,9 @@ use crate::{model::limits::NOTIFY_EVERY, store::Store};
 const LISTEN_PAUSE_MIN: Duration = Duration::from_millis(100);
 const LISTEN_PAUSE_MAX: Duration = Duration::from_secs(30);
 
-/// The signals of one partition.
 #[derive(Debug, Default)]
 pub struct PartitionSignals {
-    /// There is mail.
     pub mail: Signal,
-    /// There are rows to send.
     pub outbox: Signal,
 }
 

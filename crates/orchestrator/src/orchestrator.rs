@@ -24,19 +24,13 @@ use crate::{
 pub struct Parts {
     /// The way in for reports and requests, with the store.
     pub mailbox: Arc<Mailbox>,
-    /// How to read a command from its message.
     pub commands: Arc<Mapping>,
-    /// The stages of new jobs.
     pub pipeline: Arc<Pipeline>,
-    /// The ways to workers.
     pub dispatchers: Dispatchers,
     /// Publishes events and copies of dead letters.
     pub publisher: Arc<dyn Publish>,
-    /// The topic of events, if they are published.
     pub events_topic: Option<String>,
-    /// The topic of copies of dead letters, if they are published.
     pub dead_letter_topic: Option<String>,
-    /// How long inbox marks are kept.
     pub inbox_retention: Duration,
     /// How long finished jobs are kept: no less than their marks.
     pub job_retention: Duration,
@@ -62,22 +56,18 @@ impl Orchestrator {
         Self { parts, metrics }
     }
 
-    /// What it is made of.
     pub fn parts(&self) -> &Parts {
         &self.parts
     }
 
-    /// The tables.
     pub fn store(&self) -> &Arc<Store> {
         self.parts.mailbox.store()
     }
 
-    /// The way in for reports and requests.
     pub fn mailbox(&self) -> &Arc<Mailbox> {
         &self.parts.mailbox
     }
 
-    /// Its counters.
     pub fn metrics(&self) -> &Arc<Metrics> {
         &self.metrics
     }

@@ -16,18 +16,14 @@ use solehold_kafka::{BrokerErrors, Brokers, BrokersError};
 /// How long a message may take to be confirmed.
 const CONFIRMED_WITHIN: Duration = Duration::from_secs(10);
 
-/// A message to publish.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outgoing {
     /// Messages with the same key stay in order.
     pub key: String,
-    /// The payload.
     pub payload: Vec<u8>,
-    /// The headers.
     pub headers: Vec<(&'static str, String)>,
 }
 
-/// A way to publish.
 #[async_trait]
 pub trait Publish: Send + Sync {
     /// Publishes messages of different keys, and returns in the same order whether each is confirmed.
@@ -59,18 +55,14 @@ impl Outgoing {
     }
 }
 
-/// Why there is no producer.
 #[derive(Debug, thiserror::Error)]
 pub enum PublisherError {
-    /// The settings of the brokers are invalid.
     #[error(transparent)]
     Settings(#[from] BrokersError),
-    /// librdkafka rejected them.
     #[error(transparent)]
     Kafka(#[from] KafkaError),
 }
 
-/// Publishes to Kafka.
 pub struct KafkaPublisher {
     producer: FutureProducer<BrokerErrors>,
     has_headers: bool,

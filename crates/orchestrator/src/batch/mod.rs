@@ -41,15 +41,12 @@ pub struct Tally {
     pub commands: u64,
     /// Commands that had taken effect before.
     pub duplicates: u64,
-    /// Commands that became dead letters.
     pub dead: u64,
-    /// Commands that were parked behind a dead letter.
     pub parked: u64,
     /// Forwarded commands that came back as dead letters.
     pub returned: u64,
     /// Mail whose job no longer exists: the job, and the name of the mail.
     pub without_job: Vec<(String, String)>,
-    /// Partitions that have new mail.
     pub mailed: Vec<i32>,
     /// Jobs that ended, and how long they took in milliseconds.
     pub finished: Vec<(JobState, i64)>,
@@ -59,7 +56,6 @@ pub struct Tally {
 #[derive(Debug, Clone)]
 pub(crate) struct Arrival {
     pub position: i64,
-    /// The key of its message.
     pub key: String,
     pub payload: Option<Vec<u8>>,
     /// Distinguishes it from another message at its position.
@@ -70,7 +66,6 @@ pub(crate) struct Arrival {
     pub command: Result<Command, String>,
 }
 
-/// The outcome of a command.
 enum Verdict {
     Taken,
     Duplicate,
@@ -95,7 +90,6 @@ pub(crate) struct Outlets {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Rules<'a> {
     pub mapping: &'a Mapping,
-    /// The stages of new jobs.
     pub pipeline: &'a Arc<Pipeline>,
     pub outlets: Outlets,
 }
@@ -458,7 +452,6 @@ impl<'a> Batch<'a> {
         job.and_then(|job| command.mismatch(job)).map(Rejection)
     }
 
-    /// Applies a command to its job.
     fn carry_out(&mut self, command: &Command) -> Result<(), Rejection> {
         if let Some(rejection) = self.mismatch(command) {
             return Err(rejection);

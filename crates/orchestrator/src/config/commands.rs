@@ -14,7 +14,6 @@ use crate::model::{
     template::{TemplateError, Text},
 };
 
-/// The longest name of a label.
 const LABEL_NAME_BYTES_MAX: usize = 64;
 
 /// Checks the section and fills in the defaults.

@@ -11,21 +11,15 @@ use crate::model::pipeline::DispatchKind;
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct DispatchersFile {
-    /// Workers of Celery.
     pub celery: Option<CeleryFile>,
-    /// Workers that read a topic.
     pub kafka: Option<KafkaTasksFile>,
-    /// Workers behind HTTP.
     pub http: Option<HttpTasksFile>,
 }
 
-/// Workers of Celery.
 #[derive(Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CeleryFile {
-    /// Their broker: `amqp://` or `redis://`, over TLS `amqps://` or `rediss://`.
     pub broker: String,
-    /// A file of authorities that are trusted in place of the system's, as PEM.
     pub ca_cert: Option<PathBuf>,
     /// The queue of stages without one: `celery` if not given.
     pub queue: Option<String>,
@@ -33,7 +27,6 @@ pub struct CeleryFile {
     pub result_queue: Option<String>,
     /// Whether to end the process of a revoked task that is running: false if not given.
     pub terminate: Option<bool>,
-    /// `consumer_timeout` of RabbitMQ's configuration, which cannot be queried.
     pub consumer_timeout: Option<Time>,
 }
 
@@ -41,7 +34,6 @@ pub struct CeleryFile {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KafkaTasksFile {
-    /// The topic of their reports.
     pub reports_topic: String,
     /// The group in which the orchestrators read them [that of the commands, with `-reports`].
     pub group: Option<String>,
@@ -51,14 +43,11 @@ pub struct KafkaTasksFile {
 #[derive(Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HttpTasksFile {
-    /// The base of the paths.
     pub url: String,
-    /// Headers of every request.
     #[serde(default)]
     pub headers: BTreeMap<String, String>,
     /// How long one request may take: 10 s if not given.
     pub timeout: Option<Time>,
-    /// The URL for later reports: `/reports` of the orchestrators, as the service reaches it.
     pub report_to: Option<String>,
 }
 
@@ -77,7 +66,6 @@ impl fmt::Debug for HttpTasksFile {
 }
 
 impl DispatchersFile {
-    /// Whether there is a section for it.
     pub fn has(&self, kind: DispatchKind) -> bool {
         match kind {
             DispatchKind::Celery => self.celery.is_some(),

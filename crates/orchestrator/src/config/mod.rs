@@ -34,36 +34,24 @@ use solehold_kafka::{Begin, Brokers, LostMessages};
 /// The whole configuration, checked.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// The name of this process.
     pub name: String,
-    /// Where commands come from.
     pub kafka: KafkaSettings,
-    /// How to read commands.
     pub commands: Arc<Mapping>,
-    /// Where jobs are kept.
     pub postgres: PostgresSettings,
-    /// How partitions are assigned to processes.
     pub ownership: Ownership,
-    /// The ways to workers.
     pub dispatchers: DispatchersFile,
     /// The stages of new jobs.
     pub pipeline: Arc<Pipeline>,
-    /// The HTTP API.
     pub http: HttpSettings,
-    /// Bounds.
     pub limits: Limits,
 }
 
 /// Where commands come from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KafkaSettings {
-    /// The brokers, and how to reach them.
     pub brokers: Brokers,
-    /// The topic of commands.
     pub topic: String,
-    /// The group of consumers.
     pub group: String,
-    /// How many partitions the topic has.
     pub partitions: i32,
     /// A process that does not send heartbeats for this long loses its partitions.
     pub session_timeout: Duration,
@@ -73,9 +61,7 @@ pub struct KafkaSettings {
     pub lost_messages: LostMessages,
     /// `group.instance.id` of this process.
     pub static_member: Option<String>,
-    /// The topic of job events.
     pub events_topic: Option<String>,
-    /// The topic of copies of dead letters.
     pub dead_letter_topic: Option<String>,
     /// Whether the brokers support message headers.
     pub headers: bool,
@@ -84,9 +70,7 @@ pub struct KafkaSettings {
 /// Where jobs are kept.
 #[derive(Debug, Clone)]
 pub struct PostgresSettings {
-    /// The database.
     pub url: SecretString,
-    /// The schema of its tables.
     pub schema: String,
     /// The most connections of this process.
     pub connections: usize,
@@ -97,20 +81,14 @@ pub struct PostgresSettings {
 /// How partitions are assigned to processes.
 #[derive(Debug, Clone)]
 pub enum Ownership {
-    /// The broker's consumer group.
     Group,
-    /// Leases of a Solehold server.
     Leases(LeaseSettings),
 }
 
-/// How partitions are leased.
 #[derive(Debug, Clone)]
 pub struct LeaseSettings {
-    /// The servers.
     pub servers: Vec<String>,
-    /// The API key for them.
     pub api_key: Option<SecretString>,
-    /// The tenant to act for.
     pub tenant: Option<String>,
     /// Certificates to trust besides the system's.
     pub ca_certs: Option<Vec<u8>>,
@@ -121,7 +99,6 @@ pub struct LeaseSettings {
 }
 
 impl LeaseSettings {
-    /// The configuration of the HTTP client.
     pub fn http(&self) -> HttpConfig {
         HttpConfig {
             api_key: self.api_key.clone(),
@@ -132,16 +109,13 @@ impl LeaseSettings {
     }
 }
 
-/// The HTTP API.
 #[derive(Debug, Clone)]
 pub struct HttpSettings {
-    /// The address.
     pub listen: SocketAddr,
     /// The API key that requests must have.
     pub api_key: Option<SecretString>,
 }
 
-/// Bounds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
     /// How many messages one transaction takes.
@@ -152,22 +126,16 @@ pub struct Limits {
     pub span: i64,
     /// How often a failing command is tried before it becomes a dead letter.
     pub attempts: u32,
-    /// How long inbox marks are kept.
     pub inbox_retention: Duration,
-    /// How long jobs are kept after their end.
     pub job_retention: Duration,
 }
 
-/// Flags and environment variables about the Solehold server that leases partitions. They override the file.
+/// Flags and environment variables that override the keys of `leases` in the file.
 #[derive(Debug, Clone, Default)]
 pub struct Flags {
-    /// `leases.server`.
     pub server: Option<String>,
-    /// `leases.api_key`.
     pub api_key: Option<String>,
-    /// `leases.tenant`.
     pub tenant: Option<String>,
-    /// `leases.ca_cert`.
     pub ca_cert: Option<PathBuf>,
 }
 
@@ -314,7 +282,6 @@ fn kafka(file: &OrchestratorFile, name: &str) -> Result<KafkaSettings, InvalidVa
     })
 }
 
-/// The default of `postgres.wait`.
 const POSTGRES_WAIT: Duration = Duration::from_secs(60);
 
 fn postgres(file: &OrchestratorFile) -> Result<PostgresSettings, InvalidValue> {

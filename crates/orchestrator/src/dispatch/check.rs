@@ -17,7 +17,6 @@ pub struct StageLimits {
     pub run_timeout: Duration,
 }
 
-/// How much a finding matters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Weight {
     /// As it should be, or unknown.
@@ -31,7 +30,6 @@ pub enum Weight {
 /// One thing that was compared.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
-    /// How much it matters.
     pub weight: Weight,
     /// What was found, its consequence, and what to change.
     pub text: String,

@@ -44,9 +44,7 @@ const SHOWN_CHARS: usize = 200;
 pub struct HttpConfig {
     /// What the paths of the stages are appended to.
     pub url: String,
-    /// Headers of every request, such as `Authorization`.
     pub headers: BTreeMap<String, String>,
-    /// How long one request may take.
     pub timeout: Duration,
     /// Where the service reports what it did not answer at once: the orchestrators, as the service reaches them.
     pub report_to: Option<String>,
@@ -62,7 +60,6 @@ impl fmt::Debug for HttpConfig {
     }
 }
 
-/// Sends tasks to a service.
 pub struct Http {
     config: HttpConfig,
     client: Client,

@@ -31,10 +31,8 @@ const HEARTBEATS: u32 = 5;
 /// How many reports are delivered at once.
 const REPORTS_MAX: usize = 500;
 
-/// Where tasks and reports go.
 #[derive(Debug, Clone)]
 pub struct KafkaConfig {
-    /// The brokers.
     pub brokers: Brokers,
     /// Where workers write reports.
     pub reports_topic: String,
@@ -44,7 +42,6 @@ pub struct KafkaConfig {
     pub session_timeout: Duration,
 }
 
-/// Sends tasks to topics.
 pub struct Kafka {
     config: KafkaConfig,
     producer: FutureProducer<BrokerErrors>,

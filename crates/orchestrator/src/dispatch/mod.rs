@@ -21,7 +21,6 @@ use crate::model::{
     task::{Report, Task, TaskId},
 };
 
-/// The dispatchers of an orchestrator.
 pub type Dispatchers = Vec<(DispatchKind, Arc<dyn Dispatch>)>;
 
 /// A dispatcher's configuration that cannot be used.
@@ -62,7 +61,6 @@ pub trait Dispatch: Send + Sync {
     async fn check(&self, stages: &[StageLimits]) -> Result<Vec<Finding>, DispatchError>;
 }
 
-/// The receiver of reports.
 #[async_trait]
 pub trait Reports: Send + Sync {
     /// Stores reports for the owners of their jobs' partitions. A report that is delivered twice counts once.

@@ -13,7 +13,6 @@ use crate::{
     model::pipeline::DispatchKind,
 };
 
-/// The default of `dispatchers.http.timeout`.
 const HTTP_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// All dispatchers that the configuration has. Nothing is connected yet.

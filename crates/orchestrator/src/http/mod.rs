@@ -49,7 +49,6 @@ struct Shared {
 
 type ApiResult = Result<Response, ProblemResponse>;
 
-/// A problem document as a response.
 struct ProblemResponse(Box<Problem>);
 
 fn problem<T>(code: ErrorCode, detail: impl Into<String>) -> Result<T, ProblemResponse> {
@@ -83,7 +82,6 @@ impl IntoResponse for ProblemResponse {
     }
 }
 
-/// All routes.
 pub fn routes(orchestrator: Orchestrator, settings: &HttpSettings, readiness: Readiness) -> Router {
     let shared = Shared { orchestrator, key: settings.api_key.clone().map(Arc::new), readiness };
     let guarded = Router::new()

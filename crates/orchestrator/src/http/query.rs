@@ -72,7 +72,6 @@ impl QueryParameters {
     }
 }
 
-/// The id in the path.
 pub(super) struct Id(pub String);
 
 impl<S: Send + Sync> FromRequestParts<S> for Id {
@@ -86,7 +85,6 @@ impl<S: Send + Sync> FromRequestParts<S> for Id {
     }
 }
 
-/// The problem of a body that cannot be read.
 pub(super) fn unread(rejection: BytesRejection) -> ProblemResponse {
     if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE {
         let detail = format!("the body has more than {REPORTS_BYTES_MAX} bytes: report less at a time");

@@ -16,9 +16,7 @@ use solehold_kafka::{Identity, identify};
 /// The outcome of [`begin_anew`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct BegunAnew {
-    /// The topic.
     pub topic: String,
-    /// The consumer group.
     pub group: String,
     /// Partitions that were reset to their first message.
     pub partitions: u64,

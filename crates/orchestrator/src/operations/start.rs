@@ -26,7 +26,6 @@ const CONNECT_WITHIN: Duration = Duration::from_secs(10);
 /// The pause between two attempts to reach the database at the start.
 const TRY_EVERY: Duration = Duration::from_millis(500);
 
-/// Connections to the database.
 fn pool(settings: &PostgresSettings) -> Result<(Pool, Target), RunError> {
     let mut target: Target = settings
         .url

@@ -41,7 +41,6 @@ pub(crate) enum Channel {
 }
 
 impl Channel {
-    /// The channels of an orchestrator.
     pub fn all(parts: &Parts) -> Vec<Self> {
         let workers = parts.dispatchers.iter().map(|(kind, way)| Self::Workers(kind.name(), way.clone()));
         let topics = [(EVENTS, &parts.events_topic), (LETTERS, &parts.dead_letter_topic)];

@@ -57,9 +57,7 @@ const NOW_MS: &str = "(extract(epoch FROM statement_timestamp()) * 1000)::bigint
 /// The group and topic whose jobs are in a schema.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SchemaOwner {
-    /// The consumer group.
     pub group: String,
-    /// The topic of commands.
     pub topic: String,
 }
 
@@ -95,7 +93,6 @@ impl Store {
         })
     }
 
-    /// Connections to the database.
     pub fn pool(&self) -> &Pool {
         &self.pool
     }
@@ -190,7 +187,6 @@ impl Store {
         Ok(digest)
     }
 
-    /// The pipeline with this digest.
     async fn pipeline(&self, client: &Client, digest: &str) -> Result<Arc<Pipeline>, Error> {
         if let Some(known) = self.pipelines.lock().get(digest) {
             return Ok(known.clone());

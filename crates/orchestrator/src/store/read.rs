@@ -12,10 +12,8 @@ use crate::store::{
     rows::{job_state, labels_of},
 };
 
-/// Selects jobs.
 #[derive(Debug, Clone, Default)]
 pub struct JobFilter {
-    /// Only jobs in this state.
     pub state: Option<JobState>,
     /// Only jobs after this id.
     pub after: Option<String>,
@@ -26,23 +24,14 @@ pub struct JobFilter {
 /// A job in a list. The fields are those of [`Job`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct JobSummary {
-    /// Its id.
     pub id: String,
-    /// Its partition.
     pub partition: i32,
-    /// The key of its commands.
     pub key: String,
-    /// What it is about, and whose it is.
     pub labels: Labels,
-    /// How it stands.
     pub state: JobState,
-    /// How far it is, from 0 to 1.
     pub progress: f64,
-    /// Why it failed.
     pub reason: Option<String>,
-    /// When it was created.
     pub created_ms: i64,
-    /// When it ended.
     pub finished_ms: Option<i64>,
 }
 

@@ -12,7 +12,6 @@ use tokio_postgres::{
 use crate::model::job::{Job, JobState, Labels, Stage, StageState};
 use crate::store::Store;
 
-/// A job and its partition.
 #[derive(Debug, Clone)]
 pub(crate) struct JobRow {
     pub job: Job,
@@ -75,7 +74,6 @@ impl Store {
         Ok(kept)
     }
 
-    /// Inserts new jobs.
     pub(crate) async fn insert_jobs(
         &self,
         client: &Client,
@@ -118,7 +116,6 @@ impl Store {
         Ok(())
     }
 
-    /// Updates existing jobs.
     pub(crate) async fn update_jobs(&self, client: &Client, jobs: &[&Job]) -> Result<(), Error> {
         let ids: Vec<&str> = jobs.iter().map(|job| job.id.as_str()).collect();
         let states: Vec<&str> = jobs.iter().map(|job| job.state.name()).collect();

@@ -11,17 +11,14 @@ use crate::dispatch::{DispatchError, Finding, StageLimits};
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 /// kombu's default for the time within which a worker acknowledges a task.
 const VISIBILITY_TIMEOUT: Duration = Duration::from_secs(3_600);
-/// The attributes to query of each task.
 const TASK_ATTRIBUTES: [&str; 3] = ["acks_late", "ignore_result", "track_started"];
 
-/// One worker's settings.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Worker {
     /// Settings that differ from Celery's defaults.
     settings: Value,
     /// The attributes of each task, such as `acks_late` = `True`.
     tasks: BTreeMap<String, BTreeMap<String, String>>,
-    /// The queues that it consumes.
     queues: Vec<String>,
 }
 

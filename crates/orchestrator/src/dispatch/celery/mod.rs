@@ -42,11 +42,8 @@ pub struct CeleryConfig {
     pub broker: String,
     /// A file of authorities that are trusted in place of the system's, as PEM.
     pub ca_cert: Option<PathBuf>,
-    /// The queue of stages without one.
     pub queue: String,
-    /// Where workers send states and results.
     pub result_queue: String,
-    /// Whether to end the process of a revoked task that is running.
     pub terminate: bool,
     /// `consumer_timeout` of RabbitMQ's configuration, which cannot be queried.
     pub consumer_timeout: Option<Duration>,
@@ -76,7 +73,6 @@ impl fmt::Debug for CeleryConfig {
     }
 }
 
-/// A broker of Celery.
 #[async_trait]
 trait Broker: Send + Sync {
     /// Puts each message into its queue.
@@ -94,13 +90,11 @@ trait Broker: Send + Sync {
     async fn results(&self, to: &dyn Reports) -> DispatchError;
 }
 
-/// A task and its queue.
 struct Message<'a> {
     queue: &'a str,
     envelope: Envelope,
 }
 
-/// Sends tasks to Celery's workers.
 pub struct Celery {
     config: CeleryConfig,
     kind: BrokerKind,

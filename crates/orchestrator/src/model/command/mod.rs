@@ -18,23 +18,18 @@ use crate::model::{
     pipeline::Pipeline,
 };
 
-/// The type of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum CommandKind {
-    /// Create a job.
     Create,
-    /// Cancel a job.
     Cancel,
     /// Retry stages that failed or were cancelled.
     Retry,
 }
 
 impl CommandKind {
-    /// All of them.
     pub const ALL: [Self; 3] = [Self::Create, Self::Cancel, Self::Retry];
 
-    /// Its name on the wire.
     pub fn name(self) -> &'static str {
         match self {
             Self::Create => "CREATE",
@@ -44,17 +39,13 @@ impl CommandKind {
     }
 }
 
-/// A job command.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(from = "Forwarded")]
 pub struct Command {
-    /// The job.
     pub job_id: String,
     /// The key of its message. Messages of one key are in order, and in one partition.
     pub key: String,
-    /// The labels of the job.
     pub labels: Labels,
-    /// Its type.
     #[serde(rename = "type")]
     pub kind: CommandKind,
     /// The input of the job, for CREATE.

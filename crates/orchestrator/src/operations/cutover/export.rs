@@ -25,9 +25,7 @@ pub struct ExportedMarks {
     pub dry_run: bool,
     /// Marks of commands that took effect here.
     pub marks: u64,
-    /// Keys that were written.
     pub exported: u64,
-    /// Keys that already existed.
     pub known: u64,
     /// Marks without a key in the former system.
     pub skipped: u64,

@@ -23,13 +23,10 @@ use crate::{
 pub struct ImportedMarks {
     /// Whether nothing was written.
     pub dry_run: bool,
-    /// The pattern of the keys.
     pub pattern: String,
     /// Keys in Redis. A key that Redis lists twice counts twice.
     pub found: u64,
-    /// Marks that were written.
     pub imported: u64,
-    /// Marks that already existed.
     pub known: u64,
     /// Keys that identify no command.
     pub skipped: u64,
@@ -42,11 +39,9 @@ pub struct ImportedMarks {
 pub struct SkippedKey {
     /// The key, or its beginning.
     pub key: String,
-    /// Why it was skipped.
     pub reason: String,
 }
 
-/// How many skipped keys are shown.
 const SHOWN_MAX: usize = 10;
 /// How much of a key is shown, in characters.
 const SHOWN_CHARS: usize = 120;

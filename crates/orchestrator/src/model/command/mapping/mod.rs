@@ -30,15 +30,11 @@ fn invalid<T>(what: impl Into<String>) -> Result<T, InvalidCommand> {
 /// Where the parts of a command are in its message.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Mapping {
-    /// The job.
     pub job_id: Path,
-    /// The command's own id.
     pub command_id: Path,
-    /// The type.
     pub kind: KindMapping,
     /// The input of the job. By default the member `input`, or the whole message if it has none.
     pub input: Option<Place<Value>>,
-    /// The labels of the job.
     pub labels: BTreeMap<String, Place<String>>,
     /// The key that messages must have. By default any, but all messages of a job the same.
     pub key: Option<Text>,
@@ -47,7 +43,6 @@ pub struct Mapping {
 /// The path of a value, and its default.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Place<T> {
-    /// The path.
     pub path: Path,
     /// Without a default, every message must have the value.
     pub default: Option<T>,
