@@ -32,7 +32,6 @@ const RETRY: Backoff = Backoff { first: Duration::from_millis(100), cap: Duratio
 /// Why a consumer ended before it was stopped.
 #[derive(Debug, thiserror::Error)]
 pub enum ConsumerError {
-    /// Its settings are invalid.
     #[error("the settings of the consumer: {0}")]
     Settings(String),
     /// The topic does not match the settings, or was deleted and created again.
@@ -50,13 +49,10 @@ pub enum ConsumerError {
 pub struct Consumer<H> {
     /// The topic, the group, and the limits.
     pub settings: ConsumerSettings,
-    /// How to connect.
     pub brokers: Brokers,
     /// Where effects and positions are committed.
     pub pool: Pool,
-    /// The table of positions.
     pub partitions: Partitions,
-    /// The application.
     pub handler: Arc<H>,
     /// Shared with the caller, who registers them.
     pub metrics: Arc<ConsumerMetrics>,
@@ -64,7 +60,6 @@ pub struct Consumer<H> {
     pub name: String,
     /// The server, for `partition_assignment: leases`.
     pub leases: Option<Http>,
-    /// For tests.
     pub hook: Option<Hook>,
 }
 
@@ -175,7 +170,6 @@ impl<H: Handler> Consumer<H> {
     }
 }
 
-/// The state of the polling thread.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Polling {
     Runs,
@@ -239,7 +233,6 @@ impl<H: Handler> Running<H> {
         ended
     }
 
-    /// Waits until the consumer is stopped, or fails.
     async fn until(
         &self,
         mut ending: watch::Receiver<bool>,

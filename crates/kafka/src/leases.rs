@@ -105,7 +105,6 @@ pub(super) struct PlanFollower<H> {
 struct PlanPoll {
     /// The version of the last plan. The server responds when it has another one, and at once if this is none.
     known: Option<String>,
-    /// Consecutive failures.
     failures: u32,
 }
 

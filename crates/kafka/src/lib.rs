@@ -11,6 +11,8 @@
 //! A *tenure* is the right to write for a partition under one epoch. One thread (`poll`) talks to librdkafka and runs
 //! its callbacks; each partition has a task (`tenure`); both work on `shared`.
 
+#![allow(missing_docs, reason = "fields whose names say everything need no docs")]
+
 mod broker_errors;
 mod consumer;
 mod group;

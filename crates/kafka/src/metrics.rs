@@ -40,7 +40,6 @@ impl PartitionMetrics {
     }
 }
 
-/// Why a consumer is not ready.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum NotReady {
     /// It is starting.
@@ -81,7 +80,6 @@ pub struct ConsumerMetrics {
 }
 
 impl ConsumerMetrics {
-    /// Registers all metrics.
     pub fn register(&self, registry: &mut Registry) {
         let counters = [
             ("rebalance_count", "Changes of the partitions that this consumer has", &self.rebalances),
@@ -129,7 +127,6 @@ impl ConsumerMetrics {
         self.duplicates.inc_by(count);
     }
 
-    /// The partitions of this consumer.
     pub fn partitions(&self) -> BTreeMap<i32, PartitionMetrics> {
         self.partitions.lock().clone()
     }
@@ -139,7 +136,6 @@ impl ConsumerMetrics {
         self.partitions.lock().values().filter_map(PartitionMetrics::lag).sum()
     }
 
-    /// The number of messages that were committed.
     pub fn messages(&self) -> u64 {
         self.messages.get()
     }
@@ -149,7 +145,6 @@ impl ConsumerMetrics {
         [self.rebalances.get(), self.fenced.get(), self.lost.get(), self.pauses.get()]
     }
 
-    /// The number of messages that became dead letters.
     pub fn dead_letters(&self) -> u64 {
         self.dead_letters.get()
     }
@@ -159,7 +154,6 @@ impl ConsumerMetrics {
         self.stop_reasons.lock().clone()
     }
 
-    /// The number of tenures that ended because messages no longer arrived.
     pub fn stalls(&self) -> u64 {
         self.stalls.get()
     }

@@ -61,7 +61,6 @@ pub(super) struct Callbacks {
     pub errors: BrokerErrors,
 }
 
-/// librdkafka's consumer.
 pub(super) type Client = BaseConsumer<Callbacks>;
 
 impl ClientContext for Callbacks {
@@ -147,7 +146,6 @@ impl Callbacks {
     }
 }
 
-/// Polls until [`Order::Stop`].
 pub(super) fn poll(client: &Client, mut orders: mpsc::Receiver<Order>) -> Result<(), ClientFailed> {
     let shared = client.context().shared.clone();
     let mut displayed = BootTime::now();

@@ -27,15 +27,12 @@ pub struct Tls {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Sasl {
-    /// How the password is sent.
     pub mechanism: Mechanism,
-    /// The user name.
     pub user: String,
     /// A file with the password. It is read for each client that is made.
     pub password_file: PathBuf,
 }
 
-/// The SASL mechanism.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Mechanism {

@@ -21,10 +21,8 @@ pub struct Brokers {
     pub client_id: String,
     /// The version of brokers that are too old to report it (before 0.10), such as `0.9.0.1`.
     pub broker_version: Option<String>,
-    /// Encrypts the connections.
     #[serde(deserialize_with = "given", skip_serializing_if = "Option::is_none")]
     pub tls: Option<Tls>,
-    /// Logs in.
     #[serde(deserialize_with = "given", skip_serializing_if = "Option::is_none")]
     pub sasl: Option<Sasl>,
     /// More properties, by the names that librdkafka gives them.
@@ -46,9 +44,7 @@ impl fmt::Debug for Properties {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{what}")]
 pub struct BrokersError {
-    /// The setting, by its last name.
     pub key: String,
-    /// What is wrong with it.
     pub what: String,
 }
 
@@ -101,7 +97,6 @@ impl Brokers {
     }
 }
 
-/// What assigns partitions to consumers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PartitionAssignment {
@@ -138,13 +133,11 @@ pub enum LostMessages {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ConsumerSettings {
-    /// The topic.
     pub topic: String,
     /// The group: consumers of one group share the partitions, and the rows of their positions.
     pub group: String,
     /// How many partitions the topic must have. A key belongs to another partition when their number changes.
     pub partitions: i32,
-    /// What assigns partitions to consumers.
     pub partition_assignment: PartitionAssignment,
     /// A fixed name for this member of the group, for deployments whose pods keep theirs. A member with a fixed name
     /// does not leave: when it ends, its partitions wait for it until the session times out.
@@ -152,9 +145,7 @@ pub struct ConsumerSettings {
     /// How long a member of the group keeps its partitions without a heartbeat; with leases, the ttl.
     #[serde(with = "seconds")]
     pub session_timeout: Duration,
-    /// Where to begin with a partition that has no position, neither in the database nor in the consumer group.
     pub auto_offset_reset: Begin,
-    /// What to do when the broker has deleted messages that were not committed.
     pub lost_messages: LostMessages,
     /// With leases: the most partitions that this consumer takes.
     pub capacity: u32,
@@ -162,7 +153,6 @@ pub struct ConsumerSettings {
     pub parallel: usize,
     /// Messages of one partition that are kept in memory; then it is paused.
     pub buffered_messages: usize,
-    /// The same, in bytes.
     pub buffered_bytes: usize,
     /// The most offsets between the first message that is not committed and the last that is.
     pub span: i64,
@@ -250,7 +240,6 @@ impl ConsumerSettings {
             .or_else(|| is_between("attempts", self.attempts.into(), 1, 1_000))
     }
 
-    /// The bounds of a partition.
     pub(super) fn bounds(&self) -> Bounds {
         Bounds {
             parallel: self.parallel,

@@ -38,11 +38,8 @@ impl Leave {
 /// A moment at which a test may pause a consumer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Moment {
-    /// In the rebalance callback: partitions were assigned.
     Assigned,
-    /// In the rebalance callback: partitions are revoked.
     Revoked,
-    /// In the rebalance callback: partitions were lost.
     Lost,
     /// The broker accepted a commit, so this consumer is a member; the epoch is not raised yet.
     Proven,
@@ -84,7 +81,6 @@ impl LaneCell {
     }
 }
 
-/// The task of a partition.
 #[derive(Debug)]
 struct Slot {
     serial: u64,
@@ -146,7 +142,6 @@ impl Shared {
         }
     }
 
-    /// Calls the hook, if there is one.
     pub fn at(&self, moment: Moment) {
         if let Some(hook) = &self.hook {
             hook(moment);

@@ -38,7 +38,6 @@ const COMMITS_MAX: u32 = 3;
 /// How often the epoch is read. Transactions check it too, but without messages there are none.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 
-/// What every partition task of a consumer uses.
 pub(super) struct TaskContext<H> {
     pub handler: Arc<H>,
     pub pool: Pool,
