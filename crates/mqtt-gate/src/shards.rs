@@ -13,7 +13,6 @@ pub const SHARDS_MAX: u32 = 64;
 /// The kind of the leases that shards are held by.
 pub const SHARD_KIND: &str = "gate";
 
-/// Why shards cannot be made.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ShardsError {
     /// The name does not fit into a client id.
@@ -24,7 +23,6 @@ pub enum ShardsError {
     Count,
 }
 
-/// The shards of one gate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Shards {
     name: String,
@@ -44,12 +42,10 @@ impl Shards {
         Ok(Self { name: name.to_owned(), count })
     }
 
-    /// The name of the gate.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The number of shards.
     pub fn count(&self) -> u32 {
         self.count
     }

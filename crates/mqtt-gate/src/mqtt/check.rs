@@ -20,7 +20,6 @@ const QUIET: Duration = Duration::from_secs(1);
 /// How long one step may take.
 const STEP_WITHIN: Duration = Duration::from_secs(120);
 
-/// The result of the measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Findings {
     /// Messages that it sends before one is acknowledged, of [`IN_FLIGHT_TRIED`].
