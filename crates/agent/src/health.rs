@@ -35,24 +35,19 @@ use crate::{
     machine::{ResourceView, WorkerId, WorkerPhase, WorkerView},
 };
 
-/// How things stand.
 #[derive(Debug, Default)]
 pub struct Status(Mutex<Snapshot>);
 
 /// How things stood when the driver last looked.
 #[derive(Debug, Clone, Default)]
 pub struct Snapshot {
-    /// The runner.
     pub runner_id: String,
-    /// Its workers.
     pub workers: Vec<WorkerView>,
     /// What it holds or wants.
     pub resources: Vec<ResourceView>,
     /// What its workers failed at lately, and why.
     pub failed: BTreeMap<String, String>,
-    /// The keepers of its workers.
     pub keepers: Vec<(WorkerId, Pid)>,
-    /// Its session is live.
     pub is_registered: bool,
     /// It was asked to end.
     pub is_draining: bool,
@@ -83,12 +78,10 @@ impl Snapshot {
 }
 
 impl Status {
-    /// Things stand like this now.
     pub fn set(&self, snapshot: Snapshot) {
         *self.lock() = snapshot;
     }
 
-    /// What the heartbeat reports.
     pub fn heartbeat_metrics(&self) -> Map<String, Value> {
         let now = self.lock().clone();
         let mut cpu_ms = 0;
@@ -115,7 +108,6 @@ impl Status {
     }
 }
 
-/// Serves health and metrics from now on.
 pub async fn serve(host: &str, port: u16, status: Arc<Status>) -> io::Result<()> {
     let routes = Router::new().route("/status", get(show)).with_state(status.clone());
     health::serve((host, port), routes.merge(health::routes(status))).await?;

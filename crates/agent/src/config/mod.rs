@@ -37,15 +37,10 @@ const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(30);
 /// All that the agent needs to know.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// What it registers with.
     pub runner: RegisterRunner,
-    /// How it reaches servers.
     pub server: ServerSettings,
-    /// How its session is kept.
     pub lease: LeaseSettings,
-    /// Which resources it works on.
     pub source: Source,
-    /// What it runs.
     pub worker: WorkerSettings,
     /// How long everything may take from SIGTERM to the end.
     pub drain: Duration,
@@ -55,12 +50,9 @@ pub struct Settings {
     pub cache: Option<PathBuf>,
 }
 
-/// How servers are reached.
 #[derive(Debug, Clone)]
 pub struct ServerSettings {
-    /// Their URLs.
     pub servers: Vec<String>,
-    /// The key to show.
     pub api_key: Option<SecretString>,
     /// The tenant to act for.
     pub tenant: Option<String>,
@@ -71,7 +63,6 @@ pub struct ServerSettings {
 }
 
 impl ServerSettings {
-    /// For the client.
     pub fn http(&self) -> HttpConfig {
         HttpConfig {
             api_key: self.api_key.clone(),
@@ -92,7 +83,6 @@ impl PartialEq for ServerSettings {
     }
 }
 
-/// How the session is kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeaseSettings {
     /// How long a heartbeat keeps it.
@@ -119,15 +109,11 @@ pub enum Source {
 pub struct WorkerSettings {
     /// The command and its arguments, with placeholders.
     pub command: Vec<String>,
-    /// What is added to its environment.
     pub env: BTreeMap<String, String>,
     /// The fields that each worker's configuration begins with.
     pub template: Map<String, Value>,
-    /// The bounds of a worker's life.
     pub bounds: Bounds,
-    /// How many run at once.
     pub max: usize,
-    /// How many resources one of them works on.
     pub per_worker: usize,
     /// The key of the file that says so.
     pub per_worker_key: &'static str,
@@ -341,7 +327,6 @@ fn worker(file: &AgentFile, drain: Duration) -> Result<WorkerSettings, InvalidVa
     })
 }
 
-/// The fields of a template, if there is one.
 fn template(path: Option<&Path>) -> Result<Map<String, Value>, InvalidValue> {
     let Some(path) = path else { return Ok(Map::new()) };
     let shown = path.display();

@@ -51,7 +51,6 @@ pub enum LeaseNews {
     Prepare(WorkerId, u32, Box<ToWorker>),
 }
 
-/// Asks for a lease.
 pub fn acquire(
     session: ClientSession,
     configurations: Arc<Configurations>,
@@ -208,7 +207,6 @@ impl std::fmt::Debug for LeaseOrder {
 }
 
 impl LeaseTask {
-    /// Tends a lease.
     pub fn tend(guard: Guard, config: Option<Value>, news: mpsc::Sender<LeaseNews>) -> (Self, Granted) {
         let granted = Granted {
             token: guard.token().0,
@@ -234,7 +232,6 @@ impl LeaseTask {
         self.guard.deadline()
     }
 
-    /// Writes the state document.
     pub fn write_state(&self, document: Value) {
         if self.orders.try_send(LeaseOrder::WriteState(document)).is_err() {
             tracing::warn!(

@@ -66,10 +66,8 @@ const CLOSE_MAX: Duration = Duration::from_secs(3);
 /// Why the agent could not start, or had to end.
 #[derive(Debug, thiserror::Error)]
 pub enum AgentError {
-    /// The session.
     #[error(transparent)]
     Open(#[from] OpenError),
-    /// The system.
     #[error("{0}: {1}")]
     Io(&'static str, #[source] io::Error),
     /// Another program has taken the name.

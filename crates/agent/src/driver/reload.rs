@@ -7,7 +7,6 @@ use crate::config::{self, AgentFile, ConfigError, Settings};
 /// Changes what a file says, such as by flags.
 pub type Change = Box<dyn Fn(&mut AgentFile) + Send>;
 
-/// What became of the file.
 #[derive(Debug)]
 pub(super) enum Reloaded {
     Same,

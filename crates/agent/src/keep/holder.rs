@@ -41,22 +41,17 @@ const BETWEEN_PASSES: Duration = Duration::from_millis(5);
 /// A keeper that has reported nothing this long after the kill was due is killed itself.
 const KEEPER_SILENT_MAX_MS: u64 = 2_000;
 
-/// What to run.
 #[derive(Debug)]
 pub struct Job {
     /// The name of the lease, for process lists.
     pub what: String,
-    /// The command and its arguments.
     pub command: Vec<OsString>,
-    /// What is added to its environment.
     pub env: Vec<(String, String)>,
-    /// What is removed from it.
     pub env_remove: Vec<String>,
     /// How long before the deadline it is asked to end if no renewal comes.
     pub warn: Duration,
     /// What the keeper does in the end if this process is gone by then.
     pub exit_hook: ExitHook,
-    /// What it reads, and where its output goes.
     pub streams: Streams,
     /// A folder of this process for files of the command's, if it has one.
     pub folder: Option<PathBuf>,
@@ -71,7 +66,6 @@ pub enum Streams {
     Own(UnixStream),
 }
 
-/// The status of the lease that a command runs under.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeaseStatus {
     /// How long the command may run.
@@ -91,9 +85,7 @@ pub enum JobEnd {
     Lost(Option<u8>),
     /// It was not started, because the lease was about to run out.
     TooLate,
-    /// The keeper did not start it.
     NotStarted(String),
-    /// The keeper was killed.
     KeeperDied,
 }
 

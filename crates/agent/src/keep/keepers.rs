@@ -27,7 +27,6 @@ impl Keepers {
         Ok(Self { known: Arc::new(Mutex::new(before)) })
     }
 
-    /// Starts a keeper.
     pub(super) fn spawn(&self, command: &mut Command) -> io::Result<Child> {
         // Under the lock: a child that is not known yet would be taken for an orphan.
         let mut known = self.known();

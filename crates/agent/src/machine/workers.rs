@@ -15,7 +15,6 @@ use crate::{
     worker::{Bounds, FromWorker, MessageError, Next, Notice, Supervision, ToWorker},
 };
 
-/// A worker.
 #[derive(Debug)]
 pub(super) struct Worker {
     pub run: u32,

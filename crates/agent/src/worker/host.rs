@@ -39,17 +39,12 @@ const INHERITED: u64 = 0;
 /// A run of a worker.
 #[derive(Debug)]
 pub struct Run {
-    /// Which worker.
     pub id: WorkerId,
-    /// Which run of it.
     pub run: u32,
     /// What its output is logged under.
     pub name: String,
-    /// The command and its arguments.
     pub command: Vec<OsString>,
-    /// What is added to its environment.
     pub env: Vec<(String, String)>,
-    /// What is removed from it.
     pub env_remove: Vec<String>,
     /// A folder of its own, for its sockets.
     pub folder: PathBuf,
@@ -74,10 +69,8 @@ pub struct DesiredState {
     pub stop: Option<Duration>,
 }
 
-/// The agent's handle on a run.
 #[derive(Debug)]
 pub struct Host {
-    /// The number of the run.
     pub run: u32,
     /// Changed by the driver, followed by the run's task.
     pub desired: watch::Sender<DesiredState>,
@@ -115,7 +108,6 @@ impl Host {
     }
 }
 
-/// The sockets of a worker.
 struct Sockets {
     listener: UnixListener,
     notify: UnixDatagram,
@@ -192,12 +184,10 @@ impl Sockets {
     }
 }
 
-/// Where the worker connects.
 pub fn socket_path(folder: &Path) -> PathBuf {
     folder.join("socket")
 }
 
-/// Where the worker notifies.
 pub fn notify_path(folder: &Path) -> PathBuf {
     folder.join("notify")
 }

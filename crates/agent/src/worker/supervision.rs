@@ -26,10 +26,8 @@ pub enum Protocol {
     None,
 }
 
-/// The bounds of a worker's life.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Bounds {
-    /// Whether it speaks.
     pub protocol: Protocol,
     /// How long it may take to be ready.
     pub startup: Duration,
@@ -103,7 +101,6 @@ impl Supervision {
         new
     }
 
-    /// It is started again.
     pub fn start(&mut self, now: BootTime, bounds: &Bounds) {
         self.started_at = now;
         self.startup_until = now.plus(bounds.startup);
@@ -129,7 +126,6 @@ impl Supervision {
         self.may_speak_yet
     }
 
-    /// Whether it speaks.
     pub fn speaks(&self) -> bool {
         self.speaks
     }
@@ -169,7 +165,6 @@ impl Supervision {
         self.is_ready = true;
     }
 
-    /// What is wrong with it now.
     pub fn poll(&mut self, now: BootTime, bounds: &Bounds) -> Option<Fault> {
         if now >= self.startup_until {
             self.may_speak_yet = false;
@@ -201,7 +196,6 @@ impl Supervision {
         }
     }
 
-    /// How often it has failed in a row.
     pub fn failures(&self) -> u32 {
         self.failures
     }
