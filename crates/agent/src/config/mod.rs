@@ -38,7 +38,9 @@ const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(30);
 #[derive(Debug, Clone)]
 pub struct Settings {
     pub runner: RegisterRunner,
-    pub server: ServerSettings,
+    pub server: HttpConfig,
+    /// The file with the certificates to trust besides the system's.
+    pub ca_file: Option<PathBuf>,
     pub lease: LeaseSettings,
     pub source: Source,
     pub worker: WorkerSettings,
@@ -48,39 +50,6 @@ pub struct Settings {
     pub metrics: Option<(String, u16)>,
     /// A folder in which configurations are kept.
     pub cache: Option<PathBuf>,
-}
-
-#[derive(Debug, Clone)]
-pub struct ServerSettings {
-    pub servers: Vec<String>,
-    pub api_key: Option<SecretString>,
-    /// The tenant to act for.
-    pub tenant: Option<String>,
-    /// Certificates to trust besides the system's.
-    pub ca_certs: Option<Vec<u8>>,
-    /// The file that they are in.
-    pub ca_file: Option<PathBuf>,
-}
-
-impl ServerSettings {
-    pub fn http(&self) -> HttpConfig {
-        HttpConfig {
-            api_key: self.api_key.clone(),
-            tenant: self.tenant.clone(),
-            ca_certs: self.ca_certs.clone(),
-            ..HttpConfig::new(self.servers.clone())
-        }
-    }
-}
-
-impl PartialEq for ServerSettings {
-    fn eq(&self, other: &Self) -> bool {
-        let key = |settings: &Self| settings.api_key.as_ref().map(|key| key.expose_secret().to_owned());
-        self.servers == other.servers
-            && key(self) == key(other)
-            && self.tenant == other.tenant
-            && self.ca_certs == other.ca_certs
-    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -180,14 +149,15 @@ fn settle(file: AgentFile) -> Result<Settings, InvalidValue> {
     }
     let metrics_host = file.metrics_host.unwrap_or_else(|| "127.0.0.1".to_owned());
     let metrics = file.metrics_port.map(|port| (metrics_host, port));
-    Ok(Settings { runner, server, lease, source, worker, drain, metrics, cache: file.cache_dir })
+    let ca_file = file.ca_cert;
+    Ok(Settings { runner, server, ca_file, lease, source, worker, drain, metrics, cache: file.cache_dir })
 }
 
 fn seconds(given: Option<Seconds>, default: f64) -> Duration {
     given.map_or_else(|| Duration::from_secs_f64(default), |Seconds(time)| time)
 }
 
-fn server(file: &AgentFile) -> Result<ServerSettings, InvalidValue> {
+fn server(file: &AgentFile) -> Result<HttpConfig, InvalidValue> {
     let servers =
         file.server.as_ref().map(OneOrMore::list).unwrap_or_else(|| vec!["127.0.0.1:7070".to_owned()]);
     if let Err(error) = transport::server_urls(&servers) {
@@ -214,11 +184,9 @@ fn server(file: &AgentFile) -> Result<ServerSettings, InvalidValue> {
         }
     };
     let api_key = api_key.filter(|key| !key.is_empty()).map(SecretString::from);
-    let tenant = file.tenant.clone();
-    let ca_file = file.ca_cert.clone();
-    let settings = ServerSettings { servers, api_key, tenant, ca_certs, ca_file };
-    match Http::new(settings.http()) {
-        Ok(_) => Ok(settings),
+    let config = HttpConfig { api_key, tenant: file.tenant.clone(), ca_certs, ..HttpConfig::new(servers) };
+    match Http::new(config.clone()) {
+        Ok(_) => Ok(config),
         Err(error) => invalid("api_key", error.to_string()),
     }
 }
@@ -341,6 +309,17 @@ fn template(path: Option<&Path>) -> Result<Map<String, Value>, InvalidValue> {
 }
 
 impl Settings {
+    /// Whether both settings reach the same servers with the same credentials.
+    pub fn has_same_server(&self, other: &Self) -> bool {
+        let one = &self.server;
+        let other = &other.server;
+        let key = |config: &HttpConfig| config.api_key.as_ref().map(|key| key.expose_secret().to_owned());
+        one.servers == other.servers
+            && key(one) == key(other)
+            && one.tenant == other.tenant
+            && one.ca_certs == other.ca_certs
+    }
+
     /// What cannot be changed while the agent runs, if the next settings change it.
     pub fn fixed_change(&self, next: &Self) -> Option<&'static str> {
         let now = &self.runner;

@@ -135,7 +135,10 @@ impl Driver {
         let variables = [
             ("SOLEHOLD_API_KEY", key),
             ("SOLEHOLD_TENANT", server.tenant.clone()),
-            ("SOLEHOLD_CA_CERT", server.ca_file.as_ref().map(|path| path.to_string_lossy().into_owned())),
+            (
+                "SOLEHOLD_CA_CERT",
+                self.settings.ca_file.as_ref().map(|path| path.to_string_lossy().into_owned()),
+            ),
         ];
         let env = variables.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?.into())));
         let servers = transport::server_urls(&server.servers).unwrap_or_default();
