@@ -18,7 +18,7 @@ use axum::{
     response::{IntoResponse, Response},
     routing::get,
 };
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use prometheus_client::{
     encoding::{EncodeLabelSet, text::encode},
     metrics::{family::Family, gauge::Gauge},
@@ -79,11 +79,11 @@ impl Snapshot {
 
 impl Status {
     pub fn set(&self, snapshot: Snapshot) {
-        *self.lock() = snapshot;
+        *self.0.lock() = snapshot;
     }
 
     pub fn heartbeat_metrics(&self) -> Map<String, Value> {
-        let now = self.lock().clone();
+        let now = self.0.lock().clone();
         let mut cpu_ms = 0;
         let mut rss_bytes = 0;
         let mut restarts = 0;
@@ -102,10 +102,6 @@ impl Status {
         ];
         metrics.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
     }
-
-    fn lock(&self) -> MutexGuard<'_, Snapshot> {
-        self.0.lock()
-    }
 }
 
 pub async fn serve(host: &str, port: u16, status: Arc<Status>) -> io::Result<()> {
@@ -116,11 +112,11 @@ pub async fn serve(host: &str, port: u16, status: Arc<Status>) -> io::Result<()>
 
 impl Health for Status {
     fn not_ready(&self) -> Option<String> {
-        self.lock().not_ready()
+        self.0.lock().not_ready()
     }
 
     fn metrics(&self) -> Option<String> {
-        let now = self.lock().clone();
+        let now = self.0.lock().clone();
         let mut text = String::new();
         encode(&mut text, &registry(&now)).ok()?;
         Some(text)
@@ -146,7 +142,7 @@ struct ShownWorker {
 }
 
 async fn show(State(status): State<Arc<Status>>) -> Response {
-    let now = status.lock().clone();
+    let now = status.0.lock().clone();
     let worker = |view: &WorkerView| {
         let usage = now.usage(view.worker);
         let Usage { processes, cpu_ms, rss_bytes } = usage;

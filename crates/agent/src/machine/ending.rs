@@ -174,7 +174,7 @@ impl Machine {
                     now,
                     worker,
                     kill_at.since(now),
-                    "it did not finish with a resource in time",
+                    "the worker did not finish with a resource in time",
                 );
             }
         }

@@ -321,7 +321,7 @@ impl Machine {
         let prepared = slot.prepared.take();
         slot.lease = LeaseState::Held(Holding { granted, prepared, lost: None });
         if self.drain.is_some() || !slot.need.is_some() {
-            return self.release(&resource, None, "it is no longer wanted");
+            return self.release(&resource, None, "the resource is no longer wanted");
         }
         let is_prepared = slot.worker.and_then(|id| self.workers.get(&id)).is_some_and(|w| !w.is_stopping());
         if !is_prepared {
@@ -335,7 +335,7 @@ impl Machine {
         self.leave_worker(resource);
         self.slots.entry(resource.clone()).or_default().lease = LeaseState::Releasing;
         let resource = resource.clone();
-        let why = format!("it was lost before any work began: {why}");
+        let why = format!("the lease was lost before any work began: {why}");
         self.actions.push(Action::Release { resource, state: None, why });
     }
 
@@ -390,13 +390,9 @@ impl Machine {
 
     /// The worker shows the new token from now on: a gate that knows of the grant refuses the old one.
     fn won_back(&mut self, resource: &ResourceName, token: u64, lease_id: Uuid) {
-        let Some(slot) = self.slots.get_mut(resource) else { return };
-        let holding = match &mut slot.lease {
-            LeaseState::Held(holding) => holding,
-            LeaseState::Ending(ending) => &mut ending.holding,
-            LeaseState::None | LeaseState::Preparing(_) | LeaseState::Asked | LeaseState::Releasing => return,
-        };
-        (holding.granted.token, holding.granted.lease_id) = (token, lease_id);
+        if let Some(holding) = self.slots.get_mut(resource).and_then(Slot::holding_mut) {
+            (holding.granted.token, holding.granted.lease_id) = (token, lease_id);
+        }
     }
 
     fn released(&mut self, now: BootTime, resource: &ResourceName) {
@@ -423,13 +419,8 @@ impl Machine {
 
     /// Nothing works on it any more: it is released.
     fn release(&mut self, resource: &ResourceName, last_word: Option<Value>, why: &str) {
-        let Some(slot) = self.slots.get_mut(resource) else { return };
-        if matches!(
-            slot.lease,
-            LeaseState::None | LeaseState::Preparing(_) | LeaseState::Asked | LeaseState::Releasing
-        ) {
-            return;
-        }
+        let slot = self.slots.get_mut(resource).filter(|slot| slot.holding().is_some());
+        let Some(slot) = slot else { return };
         slot.lease = LeaseState::Releasing;
         self.leave_worker(resource);
         let resource = resource.clone();
