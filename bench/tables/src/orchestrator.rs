@@ -9,7 +9,7 @@ use serde_json::json;
 use solehold_kafka::{Done, Handler, Message};
 use solehold_orchestrator::{
     Mailbox, Orchestrator, Parts,
-    dispatch::{Dispatch, DispatchError, Finding, Reports, StageLimits},
+    dispatch::{Dispatch, DispatchError, Finding, Reports},
     model::{
         command::Mapping,
         job::JobState,
@@ -90,7 +90,7 @@ impl Dispatch for Everything {
         std::future::pending().await
     }
 
-    async fn check(&self, _stages: &[StageLimits]) -> Result<Vec<Finding>, DispatchError> {
+    async fn check(&self, _stages: &[StagePlan]) -> Result<Vec<Finding>, DispatchError> {
         Ok(Vec::new())
     }
 }

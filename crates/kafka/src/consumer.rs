@@ -13,7 +13,7 @@ use solehold_sql::partitions::Partitions;
 use tokio::sync::{Notify, mpsc, watch};
 
 use super::{
-    Brokers, ConsumerMetrics, ConsumerSettings, Handler, Hook, PartitionAssignment,
+    Brokers, ConsumerMetrics, ConsumerSettings, Handler, Hook, PartitionAssignment, SettingsError,
     broker_errors::{BrokerErrors, REPORTED_WITHIN},
     group::{self, Terms},
     leases::{self, PartitionKeys, PlanFollower},
@@ -33,7 +33,7 @@ const RETRY: Backoff = Backoff { first: Duration::from_millis(100), cap: Duratio
 #[derive(Debug, thiserror::Error)]
 pub enum ConsumerError {
     #[error("the settings of the consumer: {0}")]
-    Settings(String),
+    Settings(#[from] SettingsError),
     /// The topic does not match the settings, or was deleted and created again.
     #[error("{0}")]
     Topic(String),
@@ -67,15 +67,10 @@ impl<H: Handler> Consumer<H> {
     /// Consumes until `ending` is true, and then releases its partitions.
     pub async fn run(mut self, mut ending: watch::Receiver<bool>) -> Result<(), ConsumerError> {
         let by_leases = self.settings.partition_assignment == PartitionAssignment::Leases;
-        if let Some(fault) = self.settings.fault() {
-            return Err(ConsumerError::Settings(fault));
-        }
+        self.settings.check()?;
         let http = match (self.leases.take(), by_leases) {
             (Some(http), true) => Some(http.registering(leases::runner(&self.name, self.settings.capacity))),
-            (None, true) => {
-                let why = "partition_assignment: leases needs a Solehold server".to_owned();
-                return Err(ConsumerError::Settings(why));
-            }
+            (None, true) => return Err(SettingsError::NoServer.into()),
             (_, false) => None,
         };
         let mut leave_timeout = self.settings.leave_timeout;
@@ -98,12 +93,10 @@ impl<H: Handler> Consumer<H> {
         ended
     }
 
-    fn client(&self, shared: Arc<Shared>) -> Result<Arc<Client>, ConsumerError> {
-        let wrong = |why: String| ConsumerError::Settings(why);
-        let config = self.settings.client(&self.brokers).map_err(|error| wrong(error.to_string()))?;
-        let client =
-            Client::from_config_and_context(&config, Callbacks { shared, errors: BrokerErrors::logged() });
-        client.map(Arc::new).map_err(|error| wrong(error.to_string()))
+    fn client(&self, shared: Arc<Shared>) -> Result<Arc<Client>, SettingsError> {
+        let config = self.settings.client(&self.brokers)?;
+        let callbacks = Callbacks { shared, errors: BrokerErrors::logged() };
+        Ok(Arc::new(Client::from_config_and_context(&config, callbacks)?))
     }
 
     /// The number of partitions must be as configured: keys belong to partitions by it.

@@ -23,7 +23,7 @@ use super::{
     Begin, Handler, LostMessages,
     lane::{Bounds, Lane},
     poll::{Client, Order},
-    shared::{Entered, LaneCell, Leave, Moment},
+    shared::{Entered, LaneCell, Moment},
     tenure::{Ended, TaskContext, serve},
 };
 
@@ -121,24 +121,42 @@ pub(super) async fn hold<H: Handler>(
 ) {
     let mut failures = 0;
     loop {
+        let leave = entered.leave.clone();
+        let is_ours = || leave.borrow().is_stay();
         let won = tokio::select! {
-            won = win(&context, &client, &terms, entered.number, || entered.leave.borrow().is_stay()) => won,
-            () = wait_left(entered.leave.clone()) => return,
-        };
-        match won {
-            Ok(won) => match work(&context, &terms, &entered, &won).await {
-                Ended::Fenced => failures = 0,
-                Ended::Stalled(_) => {}
-                _ => return,
-            },
-            Err(NotWon::Never(why)) => return context.shared.fail(why),
-            Err(not_won) => note(&context, entered.number, failures, not_won),
-        }
-        failures += 1;
-        tokio::select! {
-            () = tokio::time::sleep(RETRY.wait(failures, rand::random())) => {}
+            won = win(&context, &client, &terms, entered.number, is_ours) => won,
             () = entered.left() => return,
+        };
+        if !work_or_wait(&context, &terms, &mut entered, won, &mut failures).await {
+            return;
         }
+    }
+}
+
+/// Works under a tenure that was won, or records why it was not; then pauses. False if the task of the partition ends.
+pub(super) async fn work_or_wait<H: Handler>(
+    context: &Arc<TaskContext<H>>,
+    terms: &Terms,
+    entered: &mut Entered,
+    won: Result<Won, NotWon>,
+    failures: &mut u32,
+) -> bool {
+    match won {
+        Ok(won) => match work(context, terms, entered, &won).await {
+            Ended::Fenced => *failures = 0,
+            Ended::Stalled(_) => {}
+            _ => return false,
+        },
+        Err(NotWon::Never(why)) => {
+            context.shared.fail(why);
+            return false;
+        }
+        Err(not_won) => note(context, entered.number, *failures, not_won),
+    }
+    *failures += 1;
+    tokio::select! {
+        () = tokio::time::sleep(RETRY.wait(*failures, rand::random())) => true,
+        () = entered.left() => false,
     }
 }
 
@@ -165,12 +183,8 @@ pub(super) fn note<H: Handler>(context: &TaskContext<H>, number: i32, failures: 
     }
 }
 
-async fn wait_left(mut leave: tokio::sync::watch::Receiver<Leave>) {
-    let _ = leave.wait_for(|leave| !leave.is_stay()).await;
-}
-
 /// Fetches and processes messages under this tenure.
-pub(super) async fn work<H: Handler>(
+async fn work<H: Handler>(
     context: &Arc<TaskContext<H>>,
     terms: &Terms,
     entered: &Entered,
@@ -216,7 +230,8 @@ async fn win<H: Handler>(
 ) -> Result<Won, NotWon> {
     let topic = context.shared.topic.clone();
     let partition = Partition { group: terms.group.clone(), topic, number };
-    let found = look(context, client, &partition).await?;
+    let row = context.partitions.look(&**context.pool.get().await?, &partition).await?;
+    let found = look(client, &partition, row).await?;
     let start = start(&partition, &found, terms)?;
     prove(client, &partition, start.position()).await?;
     context.shared.at(Moment::Proven);
@@ -235,14 +250,13 @@ async fn win<H: Handler>(
     }
 }
 
-/// Reads the row of a partition, and then the state of the broker. In the other order a process that is paused in
-/// between would find a position above the last message, as if the topic had been created again.
-pub(super) async fn look<H: Handler>(
-    context: &TaskContext<H>,
+/// Reads the state of the broker, after the row. In the other order a process that is paused in between would find a
+/// position above the last message, as if the topic had been created again.
+pub(super) async fn look(
     client: &Weak<Client>,
     partition: &Partition,
+    row: PartitionRow,
 ) -> Result<Found, NotWon> {
-    let row = context.partitions.look(&**context.pool.get().await?, partition).await?;
     let topic = partition.topic.clone();
     let number = partition.number;
     let is_first = is_first(&row);
@@ -332,7 +346,7 @@ pub(super) async fn skip_lost<H: Handler>(
         }
         transaction.commit().await.map_err(solehold_sql::Error::from)?;
         tenure.next_offset = to;
-        context.shared.metrics.skipped((to - from).unsigned_abs());
+        context.shared.metrics.lost_messages.inc_by((to - from).unsigned_abs());
         tracing::error!(
             partition = %tenure.partition, from, to = to - 1,
             "messages were deleted before they were committed; skipping them"

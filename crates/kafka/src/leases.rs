@@ -24,10 +24,10 @@ use tokio::sync::Notify;
 
 use super::{
     Handler,
-    group::{NotWon, Start, Terms, Won, is_first, look, members, note, prove, skip_lost, start, work},
+    group::{NotWon, Start, Terms, Won, is_first, look, members, prove, skip_lost, start, work_or_wait},
     poll::{Client, Order},
     shared::{Entered, Leave},
-    tenure::{Ended, TaskContext},
+    tenure::TaskContext,
 };
 
 /// The kind of the leases that partitions are held by.
@@ -209,7 +209,14 @@ impl<H: Handler> PlanFollower<H> {
             Err(error) => return self.is_not_granted(entered, &error.to_string()),
         };
         let number = entered.number;
-        let work = self.work_under(&guard, &mut entered);
+        let work = async {
+            let mut failures = 0;
+            let mut is_on = true;
+            while is_on {
+                let won = self.win(&guard, number).await;
+                is_on = work_or_wait(&self.context, &self.terms, &mut entered, won, &mut failures).await;
+            }
+        };
         let asked = async {
             let asked = guard.hand_over_asked().await;
             tracing::info!(key, to = asked.to, "handing over the partition");
@@ -224,7 +231,7 @@ impl<H: Handler> PlanFollower<H> {
         let serial = entered.serial;
         let _ = self.context.orders.send(Order::Unfetch { number, serial }).await;
         if let Some(lost) = lost {
-            self.context.shared.metrics.lost(1);
+            self.context.shared.metrics.lost.inc();
             return tracing::warn!(key, %lost, "lost the lease of the partition");
         }
         match tokio::time::timeout(RELEASE_MAX, guard.release()).await {
@@ -252,38 +259,20 @@ impl<H: Handler> PlanFollower<H> {
         self.session.try_acquire(PARTITION_KIND, key).await.map(Some)
     }
 
-    async fn work_under(&self, guard: &Guard, entered: &mut Entered) {
-        let mut failures = 0;
-        loop {
-            match self.win(guard, entered.number).await {
-                Ok(won) => match work(&self.context, &self.terms, entered, &won).await {
-                    Ended::Fenced => failures = 0,
-                    Ended::Stalled(_) => {}
-                    _ => return,
-                },
-                Err(NotWon::Never(why)) => return self.context.shared.fail(why),
-                Err(not_won) => note(&self.context, entered.number, failures, not_won),
-            }
-            failures += 1;
-            tokio::select! {
-                () = tokio::time::sleep(RETRY.wait(failures, rand::random())) => {}
-                () = entered.left() => return,
-            }
-        }
-    }
-
     /// Raises the epoch under the lease's token.
     async fn win(&self, guard: &Guard, number: i32) -> Result<Won, NotWon> {
         let context = &self.context;
         let terms = &self.terms;
         let topic = context.shared.topic.clone();
         let partition = Partition { group: terms.group.clone(), topic, number };
-        let mut found = look(context, &self.client, &partition).await?;
-        if is_first(&found.row) {
+        let read = async || context.partitions.look(&**context.pool.get().await?, &partition).await;
+        let mut row = read().await?;
+        if is_first(&row) {
             // The offset counts only if it is read when the former system has left: its last commit may come late.
             self.check_no_members(&partition).await?;
-            found = look(context, &self.client, &partition).await?;
+            row = read().await?;
         }
+        let found = look(&self.client, &partition, row).await?;
         let start = start(&partition, &found, terms)?;
         if is_first(&found.row) {
             self.check_group_is_empty(&partition, &start).await?;

@@ -38,5 +38,6 @@ pub use metrics::{ConsumerMetrics, NotReady, PartitionMetrics};
 pub use security::{Mechanism, Sasl, Tls, given};
 pub use settings::{
     Begin, Brokers, BrokersError, ConsumerSettings, LostMessages, PartitionAssignment, Properties,
+    SettingsError,
 };
 pub use shared::{Hook, Moment};

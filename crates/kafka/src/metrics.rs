@@ -57,17 +57,17 @@ pub enum NotReady {
 #[derive(Debug, Default)]
 pub struct ConsumerMetrics {
     lag: Family<OfPartition, Gauge>,
-    rebalances: Counter,
+    pub(super) rebalances: Counter,
     messages: Counter,
     duplicates: Counter,
-    retries: Counter,
+    pub(super) retries: Counter,
     dead_letters: Counter,
     transactions: Counter,
-    fenced: Counter,
-    lost: Counter,
-    pauses: Counter,
-    stalls: Counter,
-    lost_messages: Counter,
+    pub(super) fenced: Counter,
+    pub(super) lost: Counter,
+    pub(super) pauses: Counter,
+    pub(super) stalls: Counter,
+    pub(super) lost_messages: Counter,
     owned: Gauge,
     stopped: Gauge,
     /// The reasons why partitions are stopped.
@@ -187,10 +187,6 @@ impl ConsumerMetrics {
         self.is_assigned.store(is_assigned, Ordering::Relaxed);
     }
 
-    pub(super) fn rebalanced(&self) {
-        self.rebalances.inc();
-    }
-
     pub(super) fn begins(&self, partition: i32, epoch: i64, position: i64) {
         let mut partitions = self.partitions.lock();
         let metrics = partitions.entry(partition).or_default();
@@ -225,14 +221,6 @@ impl ConsumerMetrics {
         }
     }
 
-    pub(super) fn fenced(&self) {
-        self.fenced.inc();
-    }
-
-    pub(super) fn lost(&self, partitions: u64) {
-        self.lost.inc_by(partitions);
-    }
-
     /// Records that a partition is stopped. Returns false if it was stopped before.
     pub(super) fn stops(&self, partition: i32, why: &str) -> bool {
         let mut reasons = self.stop_reasons.lock();
@@ -248,21 +236,5 @@ impl ConsumerMetrics {
             self.stopped.set(reasons.len() as i64);
             tracing::info!(partition, "the partition is no longer stopped");
         }
-    }
-
-    pub(super) fn stalled(&self) {
-        self.stalls.inc();
-    }
-
-    pub(super) fn skipped(&self, messages: u64) {
-        self.lost_messages.inc_by(messages);
-    }
-
-    pub(super) fn paused(&self) {
-        self.pauses.inc();
-    }
-
-    pub(super) fn retried(&self) {
-        self.retries.inc();
     }
 }

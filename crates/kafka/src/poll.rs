@@ -83,7 +83,7 @@ impl ClientContext for Callbacks {
 impl ConsumerContext for Callbacks {
     fn rebalance(&self, client: &Client, what: RDKafkaRespErr, partitions: &mut TopicPartitionList) {
         let numbers: HashSet<i32> = partitions.elements().iter().map(|element| element.partition()).collect();
-        self.shared.metrics.rebalanced();
+        self.shared.metrics.rebalances.inc();
         let done = match what {
             RDKafkaRespErr::RD_KAFKA_RESP_ERR__ASSIGN_PARTITIONS => self.assigned(client, &numbers),
             // Read before unassigning, which resets it.
@@ -120,7 +120,7 @@ impl Callbacks {
         tracing::info!(topic = self.shared.topic, ?partitions, is_lost, "consumer group revoked partitions");
         self.shared.at(if is_lost { Moment::Lost } else { Moment::Revoked });
         if is_lost {
-            self.shared.metrics.lost(numbers.len() as u64);
+            self.shared.metrics.lost.inc_by(numbers.len() as u64);
             self.shared.metrics.set_assigned(false);
             // Other members may have them already: finish and commit nothing.
             self.shared.end_tasks(numbers, Leave::Drop);
@@ -194,7 +194,7 @@ fn deliver(client: &Client, shared: &Shared, message: &BorrowedMessage<'_>) {
     fetched.cell.wake.notify_one();
     if flow == Some(Flow::Pause) && !fetched.is_paused {
         fetched.is_paused = true;
-        shared.metrics.paused();
+        shared.metrics.pauses.inc();
         if let Err(error) = client.pause(&only(&shared.topic, number)) {
             stall(shared, &mut fetching, number, format!("fetching cannot be paused: {error}"));
         }
@@ -270,7 +270,7 @@ fn out_of_range(client: &Client, shared: &Shared) {
 fn stall(shared: &Shared, fetching: &mut HashMap<i32, Fetching>, number: i32, why: String) {
     if let Some(fetched) = fetching.get_mut(&number) {
         fetched.is_stalled = true;
-        shared.metrics.stalled();
+        shared.metrics.stalls.inc();
         fetched.cell.stall(why);
     }
 }

@@ -101,6 +101,7 @@ pub(super) struct Fetching {
 }
 
 /// The shared state of a consumer.
+#[derive(Default)]
 pub(super) struct Shared {
     pub topic: String,
     pub metrics: Arc<ConsumerMetrics>,
@@ -126,20 +127,7 @@ impl Shared {
         hook: Option<Hook>,
         leave_timeout: Duration,
     ) -> Self {
-        Self {
-            topic: topic.to_owned(),
-            metrics,
-            hook,
-            leave_timeout,
-            start: OnceLock::new(),
-            fetching: Mutex::default(),
-            positions: Mutex::default(),
-            fault: watch::Sender::new(None),
-            slots: Mutex::default(),
-            changed: Condvar::new(),
-            serials: AtomicU64::new(0),
-            is_closed: AtomicBool::new(false),
-        }
+        Self { topic: topic.to_owned(), metrics, hook, leave_timeout, ..Self::default() }
     }
 
     pub fn at(&self, moment: Moment) {

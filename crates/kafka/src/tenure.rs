@@ -258,7 +258,7 @@ impl<H: Handler> Work<'_, H> {
         if let Err(Failure::Again(why)) = &worked
             && let Retry::NotBefore(_) = lane.fail(offset, BootTime::now(), rand::random())
         {
-            self.context.shared.metrics.retried();
+            self.context.shared.metrics.retries.inc();
             tracing::debug!(
                 partition = message.partition,
                 offset,
@@ -295,7 +295,7 @@ impl<H: Handler> Work<'_, H> {
                 return None;
             }
             Ok(Standing::Fenced) => {
-                metrics.fenced();
+                metrics.fenced.inc();
                 return Some(Ended::Fenced);
             }
             Err(error) => error,

@@ -56,11 +56,10 @@ pub use error::RunError;
 pub use mailbox::Mailbox;
 pub use metrics::Metrics;
 pub use operations::{
-    anew::{BegunAnew, begin_anew},
+    anew::begin_anew,
     check::check,
-    cutover::{
-        Drained, ExportedMarks, ImportedMarks, MarkOrders, SkippedKey, drain, export_marks, import_marks,
-    },
+    cutover::{ExportedMarks, ImportedMarks, MarkOrders, SkippedKey, drain, export_marks, import_marks},
     run::run,
 };
 pub use orchestrator::{Orchestrator, Parts};
+pub use store::{BegunAnew, RemainingWork};

@@ -11,7 +11,7 @@ use rdkafka::{
 use serde_json::json;
 
 use crate::{dispatch::DispatchError, store::DeadLetter};
-use solehold_kafka::{BrokerErrors, Brokers, BrokersError};
+use solehold_kafka::{BrokerErrors, Brokers, SettingsError};
 
 /// How long a message may take to be confirmed.
 const CONFIRMED_WITHIN: Duration = Duration::from_secs(10);
@@ -55,14 +55,6 @@ impl Outgoing {
     }
 }
 
-#[derive(Debug, thiserror::Error)]
-pub enum PublisherError {
-    #[error(transparent)]
-    Settings(#[from] BrokersError),
-    #[error(transparent)]
-    Kafka(#[from] KafkaError),
-}
-
 pub struct KafkaPublisher {
     producer: FutureProducer<BrokerErrors>,
     has_headers: bool,
@@ -76,7 +68,7 @@ impl std::fmt::Debug for KafkaPublisher {
 
 impl KafkaPublisher {
     /// A producer for these brokers. Nothing is connected yet.
-    pub fn new(brokers: &Brokers, has_headers: bool) -> Result<Self, PublisherError> {
+    pub fn new(brokers: &Brokers, has_headers: bool) -> Result<Self, SettingsError> {
         let mut config = brokers.client()?;
         config
             .set("message.timeout.ms", CONFIRMED_WITHIN.as_millis().to_string())

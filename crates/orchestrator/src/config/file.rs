@@ -13,7 +13,7 @@ use crate::{
     config::DispatchersFile,
     model::{command::CommandKind, pipeline::DispatchKind},
 };
-use solehold_kafka::{Begin, LostMessages, Properties, Sasl, Tls, given};
+use solehold_kafka::{Begin, LostMessages, PartitionAssignment, Properties, Sasl, Tls, given};
 
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -40,7 +40,7 @@ pub struct KafkaFile {
     pub group: Option<String>,
     pub partitions: Option<i32>,
     pub session_timeout: Option<Time>,
-    pub partition_assignment: Option<Assignment>,
+    pub partition_assignment: Option<PartitionAssignment>,
     pub auto_offset_reset: Option<Begin>,
     pub lost_messages: Option<LostMessages>,
     pub static_member: Option<String>,
@@ -56,16 +56,6 @@ pub struct KafkaFile {
     pub sasl: Option<Sasl>,
     /// Further settings of librdkafka, by its names.
     pub properties: Properties,
-}
-
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Assignment {
-    /// The broker's consumer group.
-    #[default]
-    Group,
-    /// Each partition is a lease of a Solehold server.
-    Leases,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]

@@ -21,46 +21,41 @@ pub use solehold_process::config::ConfigError;
 use solehold_process::config::{InvalidValue, invalid};
 
 pub use self::{
-    dispatchers::{CeleryFile, DispatchersFile, HttpTasksFile, KafkaTasksFile},
-    file::{Assignment, CommandsFile, OrchestratorFile, Time},
+    dispatchers::{CeleryConfig, DispatchersFile, HttpTasksConfig, KafkaTasksFile},
+    file::{CommandsFile, OrchestratorFile, Time},
 };
 use crate::model::{
     command::Mapping,
     pipeline::{Pipeline, StagePlan},
     template::Template,
 };
-use solehold_kafka::{Begin, Brokers, LostMessages};
+use solehold_kafka::{Brokers, ConsumerSettings, PartitionAssignment};
 
 /// The whole configuration, checked.
 #[derive(Debug, Clone)]
 pub struct Settings {
     pub name: String,
     pub kafka: KafkaSettings,
+    /// How commands are consumed.
+    pub consumer: ConsumerSettings,
+    /// The server that leases partitions, if they are leased.
+    pub leases: Option<HttpConfig>,
     pub commands: Arc<Mapping>,
     pub postgres: PostgresSettings,
-    pub ownership: Ownership,
     pub dispatchers: DispatchersFile,
     /// The stages of new jobs.
     pub pipeline: Arc<Pipeline>,
     pub http: HttpSettings,
-    pub limits: Limits,
+    pub inbox_retention: Duration,
+    pub job_retention: Duration,
 }
 
-/// Where commands come from.
+/// The brokers, and the topics besides that of the commands.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KafkaSettings {
     pub brokers: Brokers,
-    pub topic: String,
-    pub group: String,
-    pub partitions: i32,
     /// A process that does not send heartbeats for this long loses its partitions.
     pub session_timeout: Duration,
-    /// Where to start in a partition without a position in the database or the consumer group.
-    pub auto_offset_reset: Begin,
-    /// What to do when the broker has deleted commands that were not consumed.
-    pub lost_messages: LostMessages,
-    /// `group.instance.id` of this process.
-    pub static_member: Option<String>,
     pub events_topic: Option<String>,
     pub dead_letter_topic: Option<String>,
     /// Whether the brokers support message headers.
@@ -78,56 +73,11 @@ pub struct PostgresSettings {
     pub wait: Duration,
 }
 
-/// How partitions are assigned to processes.
-#[derive(Debug, Clone)]
-pub enum Ownership {
-    Group,
-    Leases(LeaseSettings),
-}
-
-#[derive(Debug, Clone)]
-pub struct LeaseSettings {
-    pub servers: Vec<String>,
-    pub api_key: Option<SecretString>,
-    pub tenant: Option<String>,
-    /// Certificates to trust besides the system's.
-    pub ca_certs: Option<Vec<u8>>,
-    /// How long a process that was killed keeps its partitions.
-    pub ttl: Duration,
-    /// The most partitions of this process.
-    pub capacity: u32,
-}
-
-impl LeaseSettings {
-    pub fn http(&self) -> HttpConfig {
-        HttpConfig {
-            api_key: self.api_key.clone(),
-            tenant: self.tenant.clone(),
-            ca_certs: self.ca_certs.clone(),
-            ..HttpConfig::new(self.servers.clone())
-        }
-    }
-}
-
 #[derive(Debug, Clone)]
 pub struct HttpSettings {
     pub listen: SocketAddr,
     /// The API key that requests must have.
     pub api_key: Option<SecretString>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Limits {
-    /// How many messages one transaction takes.
-    pub batch: usize,
-    /// How many messages of one partition are worked on at the same time.
-    pub parallel: usize,
-    /// How far the highest finished offset may be ahead of the lowest unfinished one.
-    pub span: i64,
-    /// How often a failing command is tried before it becomes a dead letter.
-    pub attempts: u32,
-    pub inbox_retention: Duration,
-    pub job_retention: Duration,
 }
 
 /// Flags and environment variables that override the keys of `leases` in the file.
@@ -162,24 +112,27 @@ fn settle(file: OrchestratorFile) -> Result<Settings, InvalidValue> {
     let commands = commands::settle(&file.commands)?;
     let pipeline = pipeline(&file, &commands)?;
     let name = file.name.clone().unwrap_or_else(|| solehold_process::name::unique("orchestrator"));
-    let kafka = kafka(&file, &name)?;
+    let (kafka, mut consumer) = kafka(&file, &name)?;
     let postgres = postgres(&file)?;
-    let ownership = match file.kafka.partition_assignment.unwrap_or_default() {
-        Assignment::Group => Ownership::Group,
-        Assignment::Leases => Ownership::Leases(leases(&file, &kafka)?),
+    let leases = match consumer.partition_assignment {
+        PartitionAssignment::Group => None,
+        PartitionAssignment::Leases => Some(leases(&file, &mut consumer)?),
     };
     let http = http(&file)?;
-    let limits = limits(&file)?;
+    let (inbox_retention, job_retention) = limits(&file, &mut consumer)?;
+    consumer.leave_timeout = consumer.leave_timeout.min(consumer.session_timeout / 2);
     Ok(Settings {
         name,
         kafka,
+        consumer,
+        leases,
         commands: Arc::new(commands),
         postgres,
-        ownership,
         dispatchers: file.dispatchers,
         pipeline: Arc::new(pipeline),
         http,
-        limits,
+        inbox_retention,
+        job_retention,
     })
 }
 
@@ -230,7 +183,7 @@ fn template(stage: &str, key: &str, given: &Option<Value>) -> Result<Option<Temp
     })
 }
 
-fn kafka(file: &OrchestratorFile, name: &str) -> Result<KafkaSettings, InvalidValue> {
+fn kafka(file: &OrchestratorFile, name: &str) -> Result<(KafkaSettings, ConsumerSettings), InvalidValue> {
     let asked = &file.kafka;
     let Some(addresses) = asked.brokers.clone().filter(|brokers| !brokers.trim().is_empty()) else {
         return invalid(
@@ -238,12 +191,12 @@ fn kafka(file: &OrchestratorFile, name: &str) -> Result<KafkaSettings, InvalidVa
             "kafka.brokers is missing: write it as HOST:PORT, with commas between several",
         );
     };
-    let text = |given: &Option<String>, default: &str| given.clone().unwrap_or_else(|| default.to_owned());
-    let partitions = asked.partitions.unwrap_or(12);
+    let defaults = ConsumerSettings::default();
+    let partitions = asked.partitions.unwrap_or(defaults.partitions);
     if !(1..=100_000).contains(&partitions) {
         return invalid("partitions", format!("partitions is {partitions}; it must be 1 to 100000"));
     }
-    let session_timeout = asked.session_timeout.map_or(Duration::from_secs(10), |Time(time)| time);
+    let session_timeout = asked.session_timeout.map_or(defaults.session_timeout, |Time(time)| time);
     if !(Duration::from_secs(1)..=Duration::from_secs(300)).contains(&session_timeout) {
         return invalid("session_timeout", "session_timeout must be 1s to 5m");
     }
@@ -253,7 +206,7 @@ fn kafka(file: &OrchestratorFile, name: &str) -> Result<KafkaSettings, InvalidVa
             return invalid(key, format!("{key} must have 1 to 249 characters"));
         }
     }
-    if asked.static_member.is_some() && asked.partition_assignment == Some(Assignment::Leases) {
+    if asked.static_member.is_some() && asked.partition_assignment == Some(PartitionAssignment::Leases) {
         return invalid("static_member", "static_member is for partition_assignment: group");
     }
     let brokers = Brokers {
@@ -267,19 +220,25 @@ fn kafka(file: &OrchestratorFile, name: &str) -> Result<KafkaSettings, InvalidVa
     if let Err(error) = brokers.client() {
         return invalid(&error.key, format!("kafka: {error}"));
     }
-    Ok(KafkaSettings {
+    let kafka = KafkaSettings {
         brokers,
-        topic: text(&asked.topic, "jobs.commands"),
-        group: text(&asked.group, "orchestrator"),
-        partitions,
         session_timeout,
-        auto_offset_reset: asked.auto_offset_reset.unwrap_or_default(),
-        lost_messages: asked.lost_messages.unwrap_or_default(),
-        static_member: asked.static_member.clone(),
         events_topic: asked.events_topic.clone(),
         dead_letter_topic: asked.dead_letter_topic.clone(),
         headers: asked.headers.unwrap_or(asked.broker_version.is_none()),
-    })
+    };
+    let consumer = ConsumerSettings {
+        topic: asked.topic.clone().unwrap_or(defaults.topic),
+        group: asked.group.clone().unwrap_or(defaults.group),
+        partitions,
+        partition_assignment: asked.partition_assignment.unwrap_or_default(),
+        group_instance_id: asked.static_member.clone(),
+        session_timeout,
+        auto_offset_reset: asked.auto_offset_reset.unwrap_or_default(),
+        lost_messages: asked.lost_messages.unwrap_or_default(),
+        ..defaults
+    };
+    Ok((kafka, consumer))
 }
 
 const POSTGRES_WAIT: Duration = Duration::from_secs(60);
@@ -322,7 +281,8 @@ fn postgres(file: &OrchestratorFile) -> Result<PostgresSettings, InvalidValue> {
     Ok(PostgresSettings { url: url.into(), schema, connections, wait })
 }
 
-fn leases(file: &OrchestratorFile, kafka: &KafkaSettings) -> Result<LeaseSettings, InvalidValue> {
+/// The server that leases partitions; the ttl and the capacity are those of the consumer.
+fn leases(file: &OrchestratorFile, consumer: &mut ConsumerSettings) -> Result<HttpConfig, InvalidValue> {
     let asked = &file.leases;
     let servers = vec![asked.server.clone().unwrap_or_else(|| "127.0.0.1:7070".to_owned())];
     if let Err(error) = transport::server_urls(&servers) {
@@ -339,13 +299,15 @@ fn leases(file: &OrchestratorFile, kafka: &KafkaSettings) -> Result<LeaseSetting
             return invalid("ca_cert", format!("ca_cert {}: {error}", path.display()));
         }
     };
-    let capacity = asked.capacity.unwrap_or(kafka.partitions.unsigned_abs().min(CAPACITY_MAX));
+    let capacity = asked.capacity.unwrap_or(consumer.partitions.unsigned_abs().min(CAPACITY_MAX));
     if !(CAPACITY_MIN..=CAPACITY_MAX).contains(&capacity) {
         let bounds = format!("it must be {CAPACITY_MIN} to {CAPACITY_MAX}");
         return invalid("capacity", format!("leases.capacity is {capacity}; {bounds}"));
     }
     let api_key = key(&asked.api_key, &asked.api_key_file)?;
-    Ok(LeaseSettings { servers, api_key, tenant: asked.tenant.clone(), ca_certs, ttl, capacity })
+    consumer.session_timeout = ttl;
+    consumer.capacity = capacity;
+    Ok(HttpConfig { api_key, tenant: asked.tenant.clone(), ca_certs, ..HttpConfig::new(servers) })
 }
 
 fn http(file: &OrchestratorFile) -> Result<HttpSettings, InvalidValue> {
@@ -371,7 +333,11 @@ fn days(count: u64) -> Duration {
     Duration::from_secs(count * 24 * 60 * 60)
 }
 
-fn limits(file: &OrchestratorFile) -> Result<Limits, InvalidValue> {
+/// How long marks and jobs are kept; the other limits are those of the consumer.
+fn limits(
+    file: &OrchestratorFile,
+    consumer: &mut ConsumerSettings,
+) -> Result<(Duration, Duration), InvalidValue> {
     let asked = &file.limits;
     // Kafka keeps messages for seven days by default.
     let inbox_retention = asked.inbox_retention.map_or(days(8), |Time(time)| time);
@@ -388,25 +354,21 @@ fn limits(file: &OrchestratorFile) -> Result<Limits, InvalidValue> {
             ),
         );
     }
-    let limits = Limits {
-        batch: asked.batch.unwrap_or(500),
-        parallel: asked.parallel.unwrap_or(500),
-        span: asked.span.unwrap_or(10_000),
-        attempts: asked.attempts.unwrap_or(5),
-        inbox_retention,
-        job_retention,
-    };
+    consumer.batch = asked.batch.unwrap_or(500);
+    consumer.parallel = asked.parallel.unwrap_or(500);
+    consumer.span = asked.span.unwrap_or(10_000);
+    consumer.attempts = asked.attempts.unwrap_or(5);
     for (key, value, most) in [
-        ("batch", limits.batch, 10_000),
-        ("parallel", limits.parallel, 10_000),
-        ("span", usize::try_from(limits.span).unwrap_or_default(), 1_000_000),
-        ("attempts", limits.attempts as usize, 100),
+        ("batch", consumer.batch, 10_000),
+        ("parallel", consumer.parallel, 10_000),
+        ("span", usize::try_from(consumer.span).unwrap_or_default(), 1_000_000),
+        ("attempts", consumer.attempts as usize, 100),
     ] {
         if !(1..=most).contains(&value) {
             return invalid(key, format!("limits.{key} is {value}; it must be 1 to {most}"));
         }
     }
-    Ok(limits)
+    Ok((inbox_retention, job_retention))
 }
 
 /// An API key, or the content of its file.

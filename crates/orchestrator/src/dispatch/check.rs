@@ -1,21 +1,6 @@
 //! Findings of `--check` about brokers and workers.
 
-use std::{fmt, time::Duration};
-
-/// What a stage requires of its workers.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct StageLimits {
-    /// The stage.
-    pub stage: String,
-    /// The name of its tasks.
-    pub name: String,
-    /// Its queue, if it has one.
-    pub queue: Option<String>,
-    /// How long a task may wait for a worker.
-    pub queue_timeout: Duration,
-    /// How long a worker may take.
-    pub run_timeout: Duration,
-}
+use std::fmt;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Weight {

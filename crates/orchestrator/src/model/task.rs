@@ -59,7 +59,6 @@ pub struct Task {
     pub arguments: Option<Arguments>,
     /// The key of the job's commands, for partitioning.
     pub key: String,
-    pub queue_timeout: Duration,
     pub run_timeout: Duration,
 }
 

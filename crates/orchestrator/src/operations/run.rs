@@ -35,7 +35,7 @@ pub async fn run(
     let readiness: Readiness =
         Arc::new(move || ready.ready(BootTime::now()).err().map(|error| error.to_string()));
     let consumer = Consumer {
-        settings: assembled.consumer.clone(),
+        settings: assembled.settings.consumer.clone(),
         brokers: assembled.settings.kafka.brokers.clone(),
         pool: orchestrator.store().pool().clone(),
         partitions: orchestrator.store().partitions().clone(),

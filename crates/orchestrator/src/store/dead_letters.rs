@@ -107,8 +107,10 @@ impl DeadLetter {
 const COLUMNS: &str = "partition, position, key, payload, state, reason, at_ms, generation, digest";
 
 /// The outcome of [`Store::begin_anew`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct NewGeneration {
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct BegunAnew {
+    pub topic: String,
+    pub group: String,
     /// Partitions that were reset.
     pub partitions: u64,
     /// Dead letters of the former topic that were kept.
@@ -291,7 +293,7 @@ impl Store {
 
     /// Resets all partitions to the first message of a topic that was recreated, in its next generation. The
     /// transaction waits for those of the owners and fences them.
-    pub async fn begin_anew(&self, group: &str, topic: &str) -> Result<NewGeneration, Error> {
+    pub async fn begin_anew(&self, group: &str, topic: &str) -> Result<BegunAnew, Error> {
         let mut client = self.pool.get().await?;
         let tx = client.transaction().await?;
         let partitions = self.partitions.begin_anew(&*tx, group, topic).await?;
@@ -302,7 +304,8 @@ impl Store {
         );
         let kept = tx.query_one(&count, &[]).await?;
         tx.commit().await?;
-        Ok(NewGeneration { partitions, dead: kept.get(0), parked: kept.get(1) })
+        let topic = topic.to_owned();
+        Ok(BegunAnew { topic, group: group.to_owned(), partitions, dead: kept.get(0), parked: kept.get(1) })
     }
 
     /// Deletes dead letters that were resolved longer ago than `older_than` and whose messages cannot be delivered

@@ -33,13 +33,12 @@ pub(crate) use self::{
     dead_letters::KnownDeadLetter,
     floor::{Floor, FullReads},
     outbox::{EVENTS, LETTERS},
-    read::RemainingWork,
 };
 pub use self::{
-    dead_letters::{DeadLetter, DeadLetterId, DeadLetterState, InvalidDeadLetterId, NewGeneration},
+    dead_letters::{BegunAnew, DeadLetter, DeadLetterId, DeadLetterState, InvalidDeadLetterId},
     mailbox::{Delivered, Mail, MailBody, MailPage, Origin},
     outbox::{OutboxKind, OutboxRow},
-    read::{JobFilter, JobSummary},
+    read::{JobFilter, JobSummary, RemainingWork},
 };
 use crate::model::pipeline::Pipeline;
 

@@ -1,5 +1,6 @@
 //! Reads without a lock: the result may be outdated by the time it is used.
 
+use serde::Serialize;
 use solehold_sql::Error;
 use tokio_postgres::{
     Client,
@@ -36,14 +37,14 @@ pub struct JobSummary {
 }
 
 /// Remaining work of an orchestrator.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct RemainingWork {
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct RemainingWork {
     /// Jobs in state `running`.
     pub running: i64,
-    /// Rows of the outbox.
+    /// Tasks, events and copies of dead letters that were not sent.
     pub unsent: i64,
     /// Dead letters that are neither redriven nor discarded.
-    pub dead_letters: i64,
+    pub letters: i64,
 }
 
 impl Store {
@@ -57,7 +58,7 @@ impl Store {
             self.table("letters")
         );
         let row = client.query_typed_one(&count, &[(&JobState::Running.name(), Type::TEXT)]).await?;
-        Ok(RemainingWork { running: row.get(0), unsent: row.get(1), dead_letters: row.get(2) })
+        Ok(RemainingWork { running: row.get(0), unsent: row.get(1), letters: row.get(2) })
     }
 
     /// Jobs in the order of their ids.

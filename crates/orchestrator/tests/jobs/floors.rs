@@ -17,13 +17,16 @@ async fn scanned(kit: &Kit, index: &str) -> (i64, i64) {
 
 /// Waits until at least 40 scans went over few entries each, while `again` makes the owner read.
 async fn few_entries(kit: &Kit, index: &str, mut again: impl AsyncFnMut(i64)) {
-    let (mut since, mut round, mut worst) = (scanned(kit, index).await, 0, 0);
+    let mut since = scanned(kit, index).await;
+    let mut round = 0;
+    let mut worst = 0;
     let until = tokio::time::Instant::now() + PATIENCE;
     while tokio::time::Instant::now() < until {
         round += 1;
         again(round).await;
         let now = scanned(kit, index).await;
-        let (scans, entries) = (now.0 - since.0, now.1 - since.1);
+        let scans = now.0 - since.0;
+        let entries = now.1 - since.1;
         if scans >= 40 {
             if entries / scans < DEAD / 10 {
                 println!("{scans} scans of {index} went over {} entries each", entries / scans);

@@ -41,7 +41,8 @@ async fn a_cancel_after_its_create_is_not_taken_for_a_duplicate() {
     let kit = Kit::new().await;
     let tenure = kit.tenure(0).await;
     // In one batch, in two, and each twice.
-    let (create, cancel) = (kit.command(&tenure, "CREATE", "a"), kit.command(&tenure, "CANCEL", "a"));
+    let create = kit.command(&tenure, "CREATE", "a");
+    let cancel = kit.command(&tenure, "CANCEL", "a");
     kit.take(&tenure, &[create.clone(), cancel.clone()]).await;
     assert_eq!(kit.job("a").await.state, JobState::Cancelled);
     kit.take(&tenure, &[kit.command(&tenure, "CREATE", "b")]).await;

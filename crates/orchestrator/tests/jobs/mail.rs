@@ -66,7 +66,8 @@ async fn two_workers_that_report_progress_of_the_same_jobs_meet_no_deadlock() {
     kit.take(&tenure, &creates).await;
     let attending = kit.attend(&tenure);
     let worker = |shift: usize| {
-        let (mailbox, mut jobs) = (kit.jobs.mailbox().clone(), jobs.clone());
+        let mailbox = kit.jobs.mailbox().clone();
+        let mut jobs = jobs.clone();
         tokio::spawn(async move {
             for round in 1..=ROUNDS {
                 jobs.rotate_left(shift);

@@ -240,7 +240,8 @@ async fn events_and_tasks_of_a_job_are_in_order_under_concurrent_reports() {
         }
         kit.succeed(job, stage, 1).await;
     };
-    let (report, all) = (&report, futures_util::future::join_all);
+    let report = &report;
+    let all = futures_util::future::join_all;
     let reports = jobs.iter().flat_map(|job| ["a", "b", "c"].map(|stage| report(job, stage)));
     all(reports).await;
     for job in &jobs {
@@ -273,7 +274,8 @@ async fn a_schema_belongs_to_one_group_and_topic() {
 #[tokio::test]
 async fn a_command_that_comes_by_another_partition_reaches_the_owner_of_its_job() {
     let kit = Kit::new().await;
-    let (old, new) = (kit.tenure(0).await, kit.tenure(7).await);
+    let old = kit.tenure(0).await;
+    let new = kit.tenure(7).await;
     kit.take(&old, &[kit.command(&old, "CREATE", "a")]).await;
     // The topic has more partitions now, and the key belongs to another.
     kit.take(&new, &[kit.command(&new, "CANCEL", "a")]).await;

@@ -85,7 +85,7 @@ impl RabbitMq {
         Self {
             url: config.broker.clone(),
             ca_cert,
-            result_queue: config.result_queue.clone(),
+            result_queue: config.result_queue().to_owned(),
             link: tokio::sync::Mutex::default(),
         }
     }

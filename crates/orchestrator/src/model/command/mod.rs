@@ -11,7 +11,7 @@ use solehold_sql::inbox::ID_SEPARATOR;
 
 pub use self::{
     imported::ImportedMark,
-    mapping::{InvalidCommand, KindMapping, Mapping, Place},
+    mapping::{KindMapping, Mapping, Place},
 };
 use crate::model::{
     job::{Input, Job, Labels, NewJob},

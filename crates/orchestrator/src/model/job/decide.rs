@@ -55,7 +55,7 @@ pub struct Decision {
     pub effects: Vec<Effect>,
 }
 
-/// Why an input can never take effect.
+/// Why a command or another input can never take effect.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Rejection(pub String);

@@ -57,10 +57,11 @@ impl JobState {
     }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StageState {
     /// It waits for other stages.
+    #[default]
     Waiting,
     /// Its task was sent, or will be; no worker has started it.
     Queued,
@@ -88,7 +89,7 @@ impl StageState {
     }
 }
 
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Stage {
     pub state: StageState,
     /// The present attempt, 0 before the first.
@@ -106,23 +107,6 @@ pub struct Stage {
     pub finished_ms: Option<i64>,
     /// When the present attempt times out.
     pub deadline_ms: Option<i64>,
-}
-
-impl Default for Stage {
-    fn default() -> Self {
-        Self {
-            state: StageState::Waiting,
-            attempt: 0,
-            failures: 0,
-            progress: 0.0,
-            result: None,
-            reason: None,
-            queued_ms: None,
-            started_ms: None,
-            finished_ms: None,
-            deadline_ms: None,
-        }
-    }
 }
 
 impl Stage {
@@ -200,7 +184,6 @@ impl Job {
             input,
             arguments,
             key: self.key.clone(),
-            queue_timeout: plan.queue_timeout,
             run_timeout: plan.run_timeout,
         })
     }

@@ -7,9 +7,7 @@ use serde::Serialize;
 use solehold_clock::BootTime;
 use solehold_sql::inbox::{ID_SEPARATOR, ListedMark};
 
-use super::{
-    KeyTemplate, MarkOrders, PAGE, PROGRESS_EVERY, connect, template::InvalidKeyTemplate, unreachable,
-};
+use super::{KeyTemplate, MarkOrders, PAGE, PROGRESS_EVERY, connect, unreachable};
 use crate::{
     config::{self, Flags},
     error::RunError,
@@ -40,10 +38,7 @@ pub async fn export_marks(
     say: impl Fn(&str),
 ) -> Result<ExportedMarks, RunError> {
     let settings = config::load(path, |file| flags.apply(file))?;
-    let template: KeyTemplate = orders
-        .pattern
-        .parse()
-        .map_err(|error: InvalidKeyTemplate| RunError::Usage(format!("--pattern: {error}")))?;
+    let template: KeyTemplate = orders.pattern.parse()?;
     if ttl.as_secs() == 0 {
         return Err(RunError::Usage("--ttl must be at least 1s".to_owned()));
     }

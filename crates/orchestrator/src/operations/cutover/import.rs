@@ -6,11 +6,7 @@ use redis::aio::MultiplexedConnection;
 use serde::Serialize;
 use solehold_clock::BootTime;
 
-use super::{
-    KeyTemplate, MarkOrders, PAGE, PROGRESS_EVERY, connect,
-    template::{InvalidKeyTemplate, UnreadableKey},
-    unreachable,
-};
+use super::{KeyTemplate, MarkOrders, PAGE, PROGRESS_EVERY, connect, template::UnreadableKey, unreachable};
 use crate::{
     config::{self, Flags},
     error::RunError,
@@ -54,10 +50,7 @@ pub async fn import_marks(
     say: impl Fn(&str),
 ) -> Result<ImportedMarks, RunError> {
     let settings = config::load(path, |file| flags.apply(file))?;
-    let template: KeyTemplate = orders
-        .pattern
-        .parse()
-        .map_err(|error: InvalidKeyTemplate| RunError::Usage(format!("--pattern: {error}")))?;
+    let template: KeyTemplate = orders.pattern.parse()?;
     let mut redis = connect(&orders.redis).await?;
     let store = if orders.dry_run { None } else { Some(open(&settings, settings.postgres.wait).await?.0) };
     let glob = template.glob();
