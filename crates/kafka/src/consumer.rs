@@ -1,9 +1,6 @@
 //! A consumer, from start to end.
 
-use std::{
-    sync::{Arc, Weak},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use deadpool_postgres::Pool;
 use rdkafka::{config::FromClientConfigAndContext as _, consumer::Consumer as _};
@@ -15,7 +12,7 @@ use tokio::sync::{Notify, mpsc, watch};
 use super::{
     Brokers, ConsumerMetrics, ConsumerSettings, Handler, Hook, PartitionAssignment, SettingsError,
     broker_errors::{BrokerErrors, REPORTED_WITHIN},
-    group::{self, Terms},
+    group,
     leases::{self, PartitionKeys, PlanFollower},
     poll::{self, Callbacks, Client, ClientFailed, ORDERS_MAX, Order},
     shared::{Leave, Shared},
@@ -50,7 +47,6 @@ pub struct Consumer<H> {
     /// The topic, the group, and the limits.
     pub settings: ConsumerSettings,
     pub brokers: Brokers,
-    /// Where effects and positions are committed.
     pub pool: Pool,
     pub partitions: Partitions,
     pub handler: Arc<H>,
@@ -151,15 +147,9 @@ impl<H: Handler> Consumer<H> {
             thread.send_replace(Polling::Left(polled));
         });
         let Self { settings, pool, partitions, handler, name, .. } = self;
-        let terms = Terms {
-            group: settings.group.clone(),
-            owner: name,
-            begin: settings.auto_offset_reset,
-            lost_messages: settings.lost_messages,
-            bounds: settings.bounds(),
-        };
-        let context = Arc::new(TaskContext { handler, pool, partitions, shared, orders });
-        Running { settings, context, terms: Arc::new(terms), client: weak, polling }
+        let context =
+            TaskContext { settings, owner: name, handler, pool, partitions, shared, orders, client: weak };
+        Running { context: Arc::new(context), polling }
     }
 }
 
@@ -173,29 +163,24 @@ enum Polling {
 }
 
 struct Running<H> {
-    settings: ConsumerSettings,
     context: Arc<TaskContext<H>>,
-    terms: Arc<Terms>,
-    client: Weak<Client>,
     polling: watch::Receiver<Polling>,
 }
 
 impl<H: Handler> Running<H> {
     async fn run_in_group(&self, ending: watch::Receiver<bool>) -> Result<(), ConsumerError> {
         let context = self.context.clone();
-        let terms = self.terms.clone();
-        let client = self.client.clone();
         let runtime = tokio::runtime::Handle::current();
         let start = move |number| {
             if let Some(entered) = context.shared.enter(number) {
-                let holding = group::hold(context.clone(), client.clone(), terms.clone(), entered);
-                runtime.spawn(holding);
+                runtime.spawn(group::hold(context.clone(), entered));
             }
         };
         let _ = self.context.shared.start.set(Box::new(start));
         let failed = |why: String| ConsumerError::Failed(why);
-        let client = self.client.upgrade().ok_or_else(|| failed("the Kafka client has ended".to_owned()))?;
-        client.subscribe(&[&self.settings.topic]).map_err(|error| failed(error.to_string()))?;
+        let client =
+            self.context.client.upgrade().ok_or_else(|| failed("the Kafka client has ended".to_owned()))?;
+        client.subscribe(&[&self.context.settings.topic]).map_err(|error| failed(error.to_string()))?;
         drop(client);
         self.until(ending, std::future::pending()).await
     }
@@ -206,15 +191,14 @@ impl<H: Handler> Running<H> {
         mut ending: watch::Receiver<bool>,
     ) -> Result<(), ConsumerError> {
         let http = Arc::new(http);
+        let ttl = self.context.settings.session_timeout;
         let session: ClientSession = tokio::select! {
-            session = leases::open(http.clone(), &self.terms.owner, self.settings.session_timeout) => session?,
+            session = leases::open(http.clone(), &self.context.owner, ttl) => session?,
             _ = ending.wait_for(|ending| *ending) => return Ok(()),
         };
-        let ConsumerSettings { group, topic, partitions, .. } = &self.settings;
+        let ConsumerSettings { group, topic, partitions, .. } = &self.context.settings;
         let follower = Arc::new(PlanFollower {
             context: self.context.clone(),
-            client: self.client.clone(),
-            terms: self.terms.clone(),
             http,
             session: session.clone(),
             resources: PartitionKeys::new(group, topic, *partitions),

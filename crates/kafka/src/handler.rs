@@ -8,7 +8,6 @@ use solehold_sql::partitions::Tenure;
 use tokio::sync::watch;
 use xxhash_rust::xxh3::Xxh3;
 
-/// A message as the broker keeps it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Message {
     pub topic: Arc<str>,

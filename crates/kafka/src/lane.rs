@@ -62,14 +62,12 @@ pub enum Retry {
     GiveUp,
 }
 
-/// A change of fetching.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Flow {
     Pause,
     Resume,
 }
 
-/// The messages of one transaction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Batch {
     pub offsets: Vec<i64>,
@@ -278,7 +276,6 @@ impl Lane {
         }
     }
 
-    /// The number of messages that are not committed.
     pub fn len(&self) -> usize {
         self.messages.unsettled()
     }

@@ -53,7 +53,6 @@ pub enum NotReady {
     NotAssigned,
 }
 
-/// Metrics of a consumer.
 #[derive(Debug, Default)]
 pub struct ConsumerMetrics {
     lag: Family<OfPartition, Gauge>,

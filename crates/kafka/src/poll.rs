@@ -55,7 +55,6 @@ pub(super) struct ClientFailed {
     reason: String,
 }
 
-/// The callbacks of librdkafka.
 pub(super) struct Callbacks {
     pub shared: Arc<Shared>,
     pub errors: BrokerErrors,

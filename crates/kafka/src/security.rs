@@ -95,7 +95,6 @@ const OURS: [(&str, &str); 8] = [
     ("sasl.password", "sasl.password_file"),
 ];
 
-/// Sets the properties for TLS and SASL.
 pub(super) fn secure(brokers: &Brokers, client: &mut ClientConfig) -> Result<(), BrokersError> {
     for name in brokers.librdkafka.0.keys() {
         if let Some((_, instead)) = OURS.iter().find(|(ours, _)| ours == name) {

@@ -62,7 +62,6 @@ impl Default for Brokers {
 }
 
 impl Brokers {
-    /// Brokers at this address.
     pub fn at(brokers: impl Into<String>) -> Self {
         Self { brokers: brokers.into(), ..Self::default() }
     }
@@ -270,7 +269,6 @@ impl ConsumerSettings {
         }
     }
 
-    /// The properties of the consumer's client.
     pub(super) fn client(&self, brokers: &Brokers) -> Result<ClientConfig, BrokersError> {
         let mut client = brokers.client()?;
         let ms = |time: Duration| time.as_millis().to_string();
@@ -296,7 +294,6 @@ impl ConsumerSettings {
     }
 }
 
-/// A time as a number of seconds.
 mod seconds {
     use std::time::Duration;
 

@@ -100,7 +100,6 @@ pub(super) struct Fetching {
     pub is_stalled: bool,
 }
 
-/// The shared state of a consumer.
 #[derive(Default)]
 pub(super) struct Shared {
     pub topic: String,
@@ -177,7 +176,6 @@ impl Shared {
         }
     }
 
-    /// The partitions that have a task.
     pub fn entered(&self) -> HashSet<i32> {
         self.slots.lock().keys().copied().collect()
     }
@@ -224,7 +222,6 @@ pub(super) struct Entered {
 }
 
 impl Entered {
-    /// Waits until the task should leave.
     pub async fn left(&mut self) {
         // The sender is dropped when another task has taken its place.
         let _ = self.leave.wait_for(|leave| *leave != Leave::Stay).await;
