@@ -170,7 +170,6 @@ struct InPhase {
 
 type PerWorker = Family<OfWorker, Gauge<i64, AtomicI64>>;
 
-/// The metrics as of one moment.
 fn registry(now: &Snapshot) -> Registry {
     let mut registry = Registry::with_prefix("solehold_agent");
     let mut one = |name: &str, help: &str, value: usize| {

@@ -5,7 +5,7 @@ mod file;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs,
+    fs, io,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -34,7 +34,6 @@ const STOP_PART: f64 = 0.8;
 /// How often heartbeats are sent unless the file says, or the ttl needs it more often.
 const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(30);
 
-/// All that the agent needs to know.
 #[derive(Debug, Clone)]
 pub struct Settings {
     pub runner: RegisterRunner,
@@ -168,27 +167,21 @@ fn server(file: &AgentFile) -> Result<HttpConfig, InvalidValue> {
             return invalid("api_key_file", "api_key and api_key_file are both given: give one of them");
         }
         (Some(key), None) => Some(key.clone()),
-        (None, Some(path)) => match fs::read_to_string(path) {
-            Ok(text) => Some(text.trim().to_owned()),
-            Err(error) => {
-                return invalid("api_key_file", format!("api_key_file {}: {error}", path.display()));
-            }
-        },
+        (None, Some(path)) => Some(found("api_key_file", path, fs::read_to_string(path))?.trim().to_owned()),
         (None, None) => None,
     };
-    let ca_certs = match file.ca_cert.as_ref().map(|path| (path, fs::read(path))) {
-        None => None,
-        Some((_, Ok(pem))) => Some(pem),
-        Some((path, Err(error))) => {
-            return invalid("ca_cert", format!("ca_cert {}: {error}", path.display()));
-        }
-    };
+    let ca_certs = file.ca_cert.as_ref().map(|path| found("ca_cert", path, fs::read(path))).transpose()?;
     let api_key = api_key.filter(|key| !key.is_empty()).map(SecretString::from);
     let config = HttpConfig { api_key, tenant: file.tenant.clone(), ca_certs, ..HttpConfig::new(servers) };
     match Http::new(config.clone()) {
         Ok(_) => Ok(config),
         Err(error) => invalid("api_key", error.to_string()),
     }
+}
+
+/// The content of the file that a key names.
+fn found<T>(key: &str, path: &Path, read: io::Result<T>) -> Result<T, InvalidValue> {
+    read.or_else(|error| invalid(key, format!("{key} {}: {error}", path.display())))
 }
 
 fn lease(file: &AgentFile) -> Result<LeaseSettings, InvalidValue> {
@@ -298,10 +291,7 @@ fn worker(file: &AgentFile, drain: Duration) -> Result<WorkerSettings, InvalidVa
 fn template(path: Option<&Path>) -> Result<Map<String, Value>, InvalidValue> {
     let Some(path) = path else { return Ok(Map::new()) };
     let shown = path.display();
-    let text = match fs::read_to_string(path) {
-        Ok(text) => text,
-        Err(error) => return invalid("config_template", format!("config_template {shown}: {error}")),
-    };
+    let text = found("config_template", path, fs::read_to_string(path))?;
     solehold_process::config::parse(&text).or_else(|error| {
         let line = error.line.map(|line| format!(":{line}")).unwrap_or_default();
         invalid("config_template", format!("config_template {shown}{line}: {}", error.message))

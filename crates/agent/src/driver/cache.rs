@@ -17,7 +17,6 @@ use solehold_client::ResourceName;
 /// Most configurations that are kept. When the agent starts, the oldest beyond that go.
 const KEPT_MAX: usize = 10_000;
 
-/// A folder of configurations, or none.
 #[derive(Debug, Default)]
 pub struct Cache {
     folder: Option<PathBuf>,

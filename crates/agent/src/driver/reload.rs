@@ -28,7 +28,6 @@ impl std::fmt::Debug for Reloader {
 }
 
 impl Reloader {
-    /// Reads the file for the first time.
     pub fn load(path: PathBuf, change: Change) -> Result<(Self, Settings), ConfigError> {
         let seen = fs::read(&path).ok();
         let settings = config::load(&path, &change)?;

@@ -52,7 +52,6 @@ pub struct Job {
     pub warn: Duration,
     /// What the keeper does in the end if this process is gone by then.
     pub exit_hook: ExitHook,
-    pub streams: Streams,
     /// A folder of this process for files of the command's, if it has one.
     pub folder: Option<PathBuf>,
 }
@@ -96,14 +95,13 @@ pub async fn supervise(
     signals: &mut SignalStream,
 ) -> io::Result<JobEnd> {
     let lasting = status.borrow_and_update().lasting.clone();
-    let mut holder = Holder::start(&Keepers::new()?, job, lasting)?;
+    let mut holder = Holder::start(&Keepers::new()?, job, Streams::Inherited, lasting)?;
     let ended = holder.hold(&mut status, signals).await;
     // However it ended, even by an unexpected error: nothing may be left.
     holder.leave_nothing().await;
     ended
 }
 
-/// A command that is kept.
 #[derive(Debug)]
 pub struct Holder {
     keepers: Keepers,
@@ -128,12 +126,12 @@ pub struct Holder {
 
 impl Holder {
     /// Starts a keeper, which starts the command.
-    pub fn start(keepers: &Keepers, job: Job, lasting: LeaseTerm) -> io::Result<Self> {
+    pub fn start(keepers: &Keepers, job: Job, streams: Streams, lasting: LeaseTerm) -> io::Result<Self> {
         let name = format!("solehold-{}", Uuid::new_v4());
         let parent = job.folder.clone().unwrap_or_else(env::temp_dir);
         let folder = parent.join(&name);
         let cgroup = cgroup::folder(&name);
-        let is_inherited = matches!(job.streams, Streams::Inherited);
+        let is_inherited = matches!(streams, Streams::Inherited);
         let terminal_of = is_inherited.then(|| terminal::ours(stdin())).flatten();
         let stop_at_ms = lasting.stop_at_ms;
         let warn_ms = u64::try_from(job.warn.as_millis()).unwrap_or(u64::MAX);
@@ -177,7 +175,7 @@ impl Holder {
             was_asked: false,
             is_gone: false,
         };
-        if let Err(error) = tell_start(&ours, &job.streams, start) {
+        if let Err(error) = tell_start(&ours, &streams, start) {
             holder.end_keeper();
             return Err(error);
         }

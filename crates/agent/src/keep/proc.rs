@@ -129,7 +129,6 @@ pub struct Usage {
     pub rss_bytes: u64,
 }
 
-/// What all below a process use.
 pub fn usage_below(root: Pid) -> Usage {
     let tick_ms = 1_000 / clock_ticks_per_second().max(1);
     let page = page_size() as u64;

@@ -46,7 +46,6 @@ pub struct LeaseTerm {
     pub variables: Vec<(String, String)>,
 }
 
-/// A command to start.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Start {
     pub command: Vec<OsString>,
@@ -56,7 +55,6 @@ pub struct Start {
     pub folder: OsString,
     /// The holder's folder that contains it, if there is one.
     pub shared_folder: Option<OsString>,
-    /// How long it may run.
     pub lasting: LeaseTerm,
     /// How long before the deadline it gets SIGTERM.
     pub warn_ms: u64,
@@ -143,7 +141,6 @@ impl Outbox {
     }
 }
 
-/// Takes lines out of what has come.
 #[derive(Debug, Default)]
 pub struct Inbox {
     bytes: Vec<u8>,

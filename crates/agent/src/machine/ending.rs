@@ -207,7 +207,6 @@ impl Machine {
         }
     }
 
-    /// Whether the order to drain was given.
     pub fn is_draining(&self) -> bool {
         self.drain.is_some()
     }

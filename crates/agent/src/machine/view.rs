@@ -16,7 +16,6 @@ pub struct WorkerView {
     pub worker: WorkerId,
     pub phase: WorkerPhase,
     pub resources: usize,
-    /// How often it was started again.
     pub restarts: u64,
     /// Failures in a row.
     pub failures: u32,
@@ -45,7 +44,6 @@ pub struct ResourceView {
     /// The token, while it is held.
     pub token: Option<u64>,
     pub worker: Option<WorkerId>,
-    /// Where its lease is.
     pub lease: &'static str,
 }
 

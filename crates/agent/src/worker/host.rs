@@ -36,22 +36,13 @@ const OUTPUT_WAIT: Duration = Duration::from_secs(1);
 /// The number of the connection that the worker has inherited.
 const INHERITED: u64 = 0;
 
-/// A run of a worker.
 #[derive(Debug)]
 pub struct Run {
     pub id: WorkerId,
     pub run: u32,
-    /// What its output is logged under.
-    pub name: String,
-    pub command: Vec<OsString>,
-    pub env: Vec<(String, String)>,
-    pub env_remove: Vec<String>,
+    pub job: Job,
     /// A folder of its own, for its sockets.
     pub folder: PathBuf,
-    /// The folder of the agent's that it is in.
-    pub shared_folder: PathBuf,
-    /// How long before the deadline it gets SIGTERM if no renewal came.
-    pub warn: Duration,
     /// At its start.
     pub desired: DesiredState,
 }
@@ -203,19 +194,10 @@ async fn host(
     let (ours, theirs) = StdStream::pair()?;
     let mut sockets = Sockets::open(&run.folder, ours)?;
     let mut desired = run.desired;
-    let job = Job {
-        what: run.name.clone(),
-        command: run.command,
-        env: run.env,
-        env_remove: run.env_remove,
-        warn: run.warn,
-        exit_hook: desired.exit_hook.clone(),
-        streams: Streams::Own(theirs),
-        folder: Some(run.shared_folder),
-    };
-    let mut holder = Holder::start(keepers, job, desired.term.clone())?;
+    let name = run.job.what.clone();
+    let mut holder = Holder::start(keepers, run.job, Streams::Own(theirs), desired.term.clone())?;
     tell_keeper.send_replace(Some(holder.keeper()));
-    let outputs = drain_output(&mut holder, &run.name)?;
+    let outputs = drain_output(&mut holder, &name)?;
     let ended = loop {
         tokio::select! {
             ended = holder.ended() => match ended {
@@ -235,7 +217,7 @@ async fn host(
             }
             Some(message) = messages.recv() => {
                 if !sockets.link().tell(&message) {
-                    tracing::warn!(worker = run.name, "worker is not reading its socket; message dropped");
+                    tracing::warn!(worker = name, "worker is not reading its socket; message dropped");
                 }
             }
             all = sockets.next() => {

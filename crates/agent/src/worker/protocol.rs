@@ -121,7 +121,6 @@ pub enum FromWorker {
     },
 }
 
-/// Reads a line from a worker.
 pub fn read(line: &[u8]) -> Result<FromWorker, MessageError> {
     let shown = || {
         let text: String = String::from_utf8_lossy(line).trim().chars().take(SHOWN_CHARS_MAX).collect();
@@ -147,7 +146,6 @@ pub fn read_in_pieces(bytes: &[u8], size: usize) -> Vec<Option<FromWorker>> {
     messages
 }
 
-/// A line for a worker.
 pub fn line(message: &ToWorker) -> Vec<u8> {
     let mut line = serde_json::to_vec(message).expect("plain documents can be written");
     line.push(b'\n');
