@@ -16,7 +16,6 @@ const TOPICS_MAX: usize = 10_000;
 /// A message as it was received.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Message {
-    /// The topic it was published to.
     pub topic: String,
     /// JSON, if it is valid.
     pub payload: Bytes,
@@ -24,7 +23,6 @@ pub struct Message {
     pub is_retained: bool,
 }
 
-/// The resource and the token of a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MessageClaim {
     pub resource: ResourceKey,

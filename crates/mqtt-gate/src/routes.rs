@@ -12,7 +12,6 @@ pub struct Publication {
     pub is_retained: bool,
 }
 
-/// Where messages are republished.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Routes {
     /// The prefix for the topics of messages that pass.

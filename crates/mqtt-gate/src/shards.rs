@@ -18,7 +18,6 @@ pub enum ShardsError {
     /// The name does not fit into a client id.
     #[error("{0:?} is not a name for a gate; write up to 64 letters, digits, dashes, dots and underscores")]
     Name(String),
-    /// There are none, or too many.
     #[error("a gate has 1 to {SHARDS_MAX} shards")]
     Count,
 }

@@ -162,7 +162,6 @@ impl<A> Window<A> {
         }
     }
 
-    /// The next message to publish.
     pub fn next_publication(&mut self) -> Option<(u64, Publication)> {
         self.outbox.pop_front()
     }
@@ -176,7 +175,6 @@ impl<A> Window<A> {
         self.messages.settle(number);
     }
 
-    /// The next message to acknowledge.
     pub fn next_ack(&mut self) -> Option<A> {
         while self.first <= self.messages.settled_to() {
             self.first += 1;

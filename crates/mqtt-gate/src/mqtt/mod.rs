@@ -49,7 +49,6 @@ pub struct GateConfig {
     /// Of publishers and subscribers alike.
     pub broker: Broker,
     pub patterns: Vec<Pattern>,
-    /// The tenant of the resources.
     pub tenant: Name,
     /// The kinds of the resources; the first one where topics do not name it.
     pub kinds: Vec<Name>,
@@ -118,7 +117,6 @@ impl GateConfig {
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum GateConfigError {
-    /// There is nothing to read.
     #[error("there are no topics to read")]
     NoTopics,
     /// There are several kinds, and this pattern does not name one.
