@@ -21,7 +21,7 @@ struct StateLabel {
 #[derive(Debug)]
 pub struct Metrics {
     registry: Mutex<Registry>,
-    consumer: Arc<kafka::ConsumerMetrics>,
+    pub consumer: Arc<kafka::ConsumerMetrics>,
     commands: Counter,
     dead_letters: Counter,
     timeouts: Counter,
@@ -75,10 +75,6 @@ impl Metrics {
             metrics.times.clone(),
         );
         Self { registry: Mutex::new(registry), ..metrics }
-    }
-
-    pub fn consumer(&self) -> &Arc<kafka::ConsumerMetrics> {
-        &self.consumer
     }
 
     pub(crate) fn add(&self, tally: &Tally) {

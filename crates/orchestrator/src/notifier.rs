@@ -99,7 +99,7 @@ impl Notifier {
             let partitions: Vec<String> =
                 std::mem::take(&mut *self.elsewhere.lock()).iter().map(ToString::to_string).collect();
             let notified = async {
-                let client = store.pool().get().await?;
+                let client = store.pool.get().await?;
                 let parameters = [(&channel as _, Type::TEXT), (&partitions.join(",") as _, Type::TEXT)];
                 client.query_typed("SELECT pg_notify($1, $2)", &parameters).await?;
                 Ok::<(), solehold_sql::Error>(())

@@ -79,19 +79,15 @@ struct Entry {
     partition: i32,
 }
 
-/// What is published besides tasks.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Outlets {
-    pub events: bool,
-    pub dead_letters: bool,
-}
-
 /// The configuration that commands are applied with.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Rules<'a> {
     pub mapping: &'a Mapping,
     pub pipeline: &'a Arc<Pipeline>,
-    pub outlets: Outlets,
+    /// Whether events are published.
+    pub has_events: bool,
+    /// Whether copies of dead letters are published.
+    pub has_dead_letters: bool,
 }
 
 /// The changes of one transaction, until they are written.
@@ -145,7 +141,7 @@ impl<'a> Batch<'a> {
         if let Some(generation) = self.generation {
             return Ok(generation);
         }
-        let read = self.store.partitions().generation(self.client, &self.tenure.partition).await?;
+        let read = self.store.partitions.generation(self.client, &self.tenure.partition).await?;
         Ok(*self.generation.insert(read))
     }
 
@@ -185,7 +181,7 @@ impl<'a> Batch<'a> {
         }
         entry.now = Some(job);
         for effect in decided.effects {
-            self.outbox.extend(self.rules.outlets.row(id, effect));
+            self.outbox.extend(self.rules.row(id, effect));
         }
         Ok(())
     }
@@ -248,7 +244,7 @@ impl<'a> Batch<'a> {
             letter.is_some_and(|letter| !letter.is_of(arrival.digest, arrival.payload.as_deref()))
         };
         if let Some(other) = arrivals.iter().find(is_other) {
-            let generation = self.store.partitions().raise_generation(self.client, self.tenure).await?;
+            let generation = self.store.partitions.raise_generation(self.client, self.tenure).await?;
             let partition = self.partition();
             let offset = other.position;
             tracing::warn!(
@@ -268,7 +264,7 @@ impl<'a> Batch<'a> {
 
     /// The positions of commands whose marks are in the inbox.
     async fn seen(&self, marks: &[Mark]) -> Result<HashSet<i64>, Error> {
-        let met = self.store.inbox().look_for(self.client, marks).await?;
+        let met = self.store.inbox.look_for(self.client, marks).await?;
         let seen = marks.iter().zip(met).filter(|(_, met)| *met == Marked::Seen);
         Ok(seen.map(|(mark, _)| mark.position).collect())
     }
@@ -294,7 +290,7 @@ impl<'a> Batch<'a> {
             positions.extend(of.iter().map(|_| arrival.position));
             names.extend(of);
         }
-        let found = self.store.inbox().imported(self.client, IMPORTED, &names).await?;
+        let found = self.store.inbox.imported(self.client, IMPORTED, &names).await?;
         Ok(found.into_iter().map(|place| positions[place]).collect())
     }
 
@@ -315,7 +311,7 @@ impl<'a> Batch<'a> {
                 reasons.push(reason);
             }
         }
-        for place in self.store.inbox().imported(self.client, IMPORTED, &names).await? {
+        for place in self.store.inbox.imported(self.client, IMPORTED, &names).await? {
             reasons[place].push_str(
                 ". The former system has the job, by an imported mark: send the command there, and discard this letter",
             );
@@ -378,7 +374,7 @@ impl<'a> Batch<'a> {
         seen.extend(self.seen_by_import(arrivals).await?);
         let others = arrivals.iter().filter(|arrival| !seen.contains(&arrival.position));
         let marks: Vec<Mark> = others.filter_map(|arrival| self.mark(arrival)).collect();
-        let met = self.store.inbox().mark_all(self.client, &marks).await?;
+        let met = self.store.inbox.mark_all(self.client, &marks).await?;
         let mut met: HashMap<i64, Marked> = marks.iter().map(|mark| mark.position).zip(met).collect();
         met.extend(seen.into_iter().map(|position| (position, Marked::Seen)));
         let is_new = |arrival: &&Arrival| met.get(&arrival.position) == Some(&Marked::New);
@@ -408,7 +404,7 @@ impl<'a> Batch<'a> {
             }
             verdicts.push(verdict);
         }
-        self.store.inbox().unmark(self.client, &rejected).await?;
+        self.store.inbox.unmark(self.client, &rejected).await?;
         self.explain_unknown_jobs(arrivals, &mut verdicts).await?;
         Ok(verdicts)
     }
@@ -462,7 +458,7 @@ impl<'a> Batch<'a> {
     }
 
     fn copy_dead_letter(&mut self, key: &str, DeadLetterId { position, generation, .. }: DeadLetterId) {
-        if self.rules.outlets.dead_letters {
+        if self.rules.has_dead_letters {
             let kind = OutboxKind::DeadLetter { position, generation };
             self.outbox.push(OutboxRow { channel: LETTERS, job_id: key.to_owned(), kind });
         }
@@ -493,7 +489,7 @@ impl<'a> Batch<'a> {
         if !self.outbox.is_empty() {
             let count = i64::try_from(self.outbox.len()).unwrap_or(i64::MAX);
             let fenced = || Error::Effect("the partition has another owner".to_owned());
-            let first = store.partitions().draw(client, self.tenure, count).await?.ok_or_else(fenced)?;
+            let first = store.partitions.draw(client, self.tenure, count).await?.ok_or_else(fenced)?;
             store.insert_outbox(client, self.tenure, first, &self.outbox).await?;
         }
         Ok(self.tally)
@@ -543,12 +539,12 @@ impl<'a> Batch<'a> {
     }
 }
 
-impl Outlets {
+impl Rules<'_> {
     fn row(self, job: &str, effect: Effect) -> Option<OutboxRow> {
         let (channel, kind) = match effect {
             Effect::Send { task, by } => (by.name(), OutboxKind::Send(task)),
             Effect::Revoke { task, by } => (by.name(), OutboxKind::Revoke(task)),
-            Effect::Event(event) if self.events => {
+            Effect::Event(event) if self.has_events => {
                 (EVENTS, OutboxKind::Event(serde_json::to_value(event).unwrap_or(Value::Null)))
             }
             Effect::Event(_) => return None,

@@ -5,7 +5,7 @@ mod dispatchers;
 mod file;
 
 use std::{
-    fs,
+    fs, io,
     net::SocketAddr,
     path::{Path, PathBuf},
     sync::Arc,
@@ -292,13 +292,7 @@ fn leases(file: &OrchestratorFile, consumer: &mut ConsumerSettings) -> Result<Ht
     if !(Duration::from_secs(1)..=Duration::from_secs(300)).contains(&ttl) {
         return invalid("ttl", "leases.ttl must be 1s to 5m");
     }
-    let ca_certs = match asked.ca_cert.as_ref().map(|path| (path, fs::read(path))) {
-        None => None,
-        Some((_, Ok(pem))) => Some(pem),
-        Some((path, Err(error))) => {
-            return invalid("ca_cert", format!("ca_cert {}: {error}", path.display()));
-        }
-    };
+    let ca_certs = asked.ca_cert.as_ref().map(|path| found("ca_cert", path, fs::read(path))).transpose()?;
     let capacity = asked.capacity.unwrap_or(consumer.partitions.unsigned_abs().min(CAPACITY_MAX));
     if !(CAPACITY_MIN..=CAPACITY_MAX).contains(&capacity) {
         let bounds = format!("it must be {CAPACITY_MIN} to {CAPACITY_MAX}");
@@ -385,10 +379,12 @@ fn key(given: &Option<String>, file: &Option<PathBuf>) -> Result<Option<SecretSt
 }
 
 fn read(key: &str, path: &Path) -> Result<String, InvalidValue> {
-    match fs::read_to_string(path) {
-        Ok(text) => Ok(text.trim().to_owned()),
-        Err(error) => invalid(key, format!("{key} {}: {error}", path.display())),
-    }
+    Ok(found(key, path, fs::read_to_string(path))?.trim().to_owned())
+}
+
+/// The content of the file that a key names.
+fn found<T>(key: &str, path: &Path, read: io::Result<T>) -> Result<T, InvalidValue> {
+    read.or_else(|error| invalid(key, format!("{key} {}: {error}", path.display())))
 }
 
 #[cfg(test)]

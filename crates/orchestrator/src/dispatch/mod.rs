@@ -77,7 +77,6 @@ pub enum DispatchError {
     Refused(String),
 }
 
-/// A way to send tasks to workers.
 #[async_trait]
 pub trait Dispatch: Send + Sync {
     /// Sends tasks, and returns in the same order whether each was confirmed. Implementations bound the time.

@@ -44,7 +44,6 @@ impl QueryParameters {
         self.0.get(name).map(String::as_str).filter(|text| !text.is_empty())
     }
 
-    /// The most entries of the page.
     pub fn limit(&self) -> Result<i64, ProblemResponse> {
         let Some(text) = self.text("limit") else { return Ok(PAGE_DEFAULT) };
         match text.parse() {

@@ -62,7 +62,6 @@ impl fmt::Display for Path {
     }
 }
 
-/// Text that is not a path.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PathError {
     /// It has empty names or characters that a name cannot have.

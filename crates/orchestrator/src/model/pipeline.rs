@@ -230,7 +230,6 @@ fn check_arguments(stage: &StagePlan) -> Result<(), PipelineError> {
     Ok(())
 }
 
-/// What is wrong with a placeholder, if anything.
 fn placeholder_fault(path: &Path, stage: &StagePlan) -> Option<String> {
     match (path.parts().first().map(String::as_str), path.parts().get(1)) {
         (Some("input"), _) | (Some("results"), None) => None,

@@ -25,7 +25,6 @@ impl fmt::Display for TaskId {
     }
 }
 
-/// Text that is not the id of a task.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("invalid task id {0:?}: expected JOB:STAGE:ATTEMPT")]
 pub struct InvalidTaskId(pub String);
@@ -46,7 +45,6 @@ impl FromStr for TaskId {
     }
 }
 
-/// A unit of work for a worker.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Task {
     pub id: TaskId,

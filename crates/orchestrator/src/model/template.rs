@@ -75,7 +75,6 @@ fn spend(left: &mut usize, bytes: usize) -> Result<(), FillError> {
     Ok(())
 }
 
-/// Why a template cannot be filled.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FillError {
     #[error("there is no {0}")]
@@ -87,7 +86,6 @@ pub enum FillError {
     Template(#[from] TemplateError),
 }
 
-/// Why a document is not a template.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TemplateError {
     #[error("{text:?} has a single {brace}: write {brace}{brace} for a brace")]

@@ -31,7 +31,7 @@ async fn rows(
     settings: &Settings,
     store: &Store,
 ) -> Result<Vec<(Partition, PartitionRow)>, solehold_sql::Error> {
-    let client = store.pool().get().await?;
+    let client = store.pool.get().await?;
     let mut rows = Vec::new();
     for number in 0..settings.consumer.partitions {
         let partition = Partition {
@@ -39,7 +39,7 @@ async fn rows(
             topic: settings.consumer.topic.clone(),
             number,
         };
-        let row = store.partitions().look(&**client, &partition).await?;
+        let row = store.partitions.look(&**client, &partition).await?;
         rows.push((partition, row));
     }
     Ok(rows)

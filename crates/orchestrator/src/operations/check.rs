@@ -36,7 +36,7 @@ pub async fn check(path: &Path, flags: Flags) -> Result<Vec<String>, RunError> {
         asked.map_err(|refusal| RunError::Usage(format!("leases: {}", refusal.detail)))?;
         found.push(("leases", Finding::note("the Solehold server responds")));
     }
-    for (kind, dispatcher) in &orchestrator.parts().dispatchers {
+    for (kind, dispatcher) in &orchestrator.parts.dispatchers {
         let stages = settings.pipeline.stages().iter().filter(|stage| stage.dispatch == *kind);
         let findings = dispatcher.check(&stages.cloned().collect::<Vec<_>>()).await;
         let findings = findings

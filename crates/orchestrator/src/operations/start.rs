@@ -62,11 +62,10 @@ pub(super) async fn open(settings: &Settings, wait: Duration) -> Result<(Arc<Sto
         let topic = &settings.consumer.topic;
         let error = match store.prepare(group, topic).await {
             Ok(Prepared::Ready) => return Ok((Arc::new(store), target)),
-            Ok(Prepared::InUse(owner)) => {
+            Ok(Prepared::InUse { group: its_group, topic: its_topic }) => {
                 return Err(RunError::Usage(format!(
-                    "the schema {schema} has the jobs of group {} and topic {}, not of {group} and {topic}: \
-                     give postgres.schema another name, or name them in kafka.group and kafka.topic",
-                    owner.group, owner.topic
+                    "the schema {schema} has the jobs of group {its_group} and topic {its_topic}, not of {group} and \
+                     {topic}: give postgres.schema another name, or name them in kafka.group and kafka.topic"
                 )));
             }
             Err(error) => error,
@@ -143,7 +142,7 @@ pub(super) async fn assemble(path: &Path, flags: Flags, waits: bool) -> Result<A
 /// Rejects a configuration without a channel that rows of the outbox need.
 async fn check_channels(orchestrator: &Orchestrator) -> Result<(), RunError> {
     let needed = orchestrator.store().channels().await.map_err(RunError::database)?;
-    let channels = Channel::all(orchestrator.parts());
+    let channels = Channel::all(&orchestrator.parts);
     let is_missing = |name: &&String| !channels.iter().any(|channel| channel.name() == name.as_str());
     let Some(missing) = needed.iter().find(is_missing) else { return Ok(()) };
     let key = match missing.as_str() {

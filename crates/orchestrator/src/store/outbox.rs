@@ -149,7 +149,6 @@ impl Store {
         Ok(rows.iter().map(|row| row.get(0)).collect())
     }
 
-    /// Deletes rows that were sent, in a transaction that has checked the epoch.
     pub async fn delete_outbox(
         &self,
         client: &Client,

@@ -13,15 +13,6 @@ use crate::store::{
     rows::{job_state, labels_of},
 };
 
-#[derive(Debug, Clone, Default)]
-pub struct JobFilter {
-    pub state: Option<JobState>,
-    /// Only jobs after this id.
-    pub after: Option<String>,
-    /// The most jobs to return.
-    pub limit: i64,
-}
-
 /// A job in a list. The fields are those of [`Job`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct JobSummary {
@@ -61,11 +52,15 @@ impl Store {
         Ok(RemainingWork { running: row.get(0), unsent: row.get(1), letters: row.get(2) })
     }
 
-    /// Jobs in the order of their ids.
-    pub async fn list_jobs(&self, filter: &JobFilter) -> Result<Vec<JobSummary>, Error> {
+    /// Jobs in the order of their ids, after this id.
+    pub async fn list_jobs(
+        &self,
+        state: Option<JobState>,
+        after: &str,
+        limit: i64,
+    ) -> Result<Vec<JobSummary>, Error> {
         let client = self.pool.get().await?;
-        let state = filter.state.map(JobState::name);
-        let after = filter.after.as_deref().unwrap_or_default();
+        let state = state.map(JobState::name);
         let of_state = if state.is_some() { "state = $1" } else { "$1::text IS NULL" };
         let read = format!(
             "SELECT job_id, partition, key, labels, state, reason, created_ms, finished_ms, \
@@ -75,7 +70,7 @@ impl Store {
             self.table("jobs"),
         );
         let parameters: [(&(dyn ToSql + Sync), Type); 3] =
-            [(&state, Type::TEXT), (&after, Type::TEXT), (&filter.limit, Type::INT8)];
+            [(&state, Type::TEXT), (&after, Type::TEXT), (&limit, Type::INT8)];
         let rows = client.query_typed(&read, &parameters).await?;
         let summary = |row: &tokio_postgres::Row| {
             Ok(JobSummary {
@@ -93,7 +88,6 @@ impl Store {
         rows.iter().map(summary).collect()
     }
 
-    /// A job and its partition.
     pub async fn job(&self, id: &str) -> Result<Option<(Job, i32)>, Error> {
         let client = self.pool.get().await?;
         let kept = self.load(&client, &[id]).await?.pop();

@@ -39,8 +39,8 @@ async fn a_command_at_the_offset_of_an_old_letter_is_judged() {
     }
     let error = broker.consume(&kit, "two").ended().await.expect_err("another topic").to_string();
     assert!(error.contains("made anew") && error.contains("solehold orchestrator begin-anew"), "{error}");
-    let client = kit.store().pool().get().await.unwrap();
-    kit.store().partitions().begin_anew(&**client, GROUP, &broker.topic).await.unwrap();
+    let client = kit.store().pool.get().await.unwrap();
+    kit.store().partitions.begin_anew(&**client, GROUP, &broker.topic).await.unwrap();
     drop(client);
     let three = broker.consume(&kit, "three");
     broker.taken_when(&kit, 0).await;

@@ -75,7 +75,7 @@ async fn a_forwarded_command_whose_job_was_deleted_is_a_letter_where_it_came_in(
     assert!(sent.contains(r#""command_id":"1""#), "as it was sent: {sent}");
     let is_copied = async || kit.topics.published.lock().unwrap().iter().any(|(topic, _)| topic == "letters");
     wait_for("a copy of the letter", PATIENCE, is_copied).await.unwrap();
-    let text = kit.jobs.metrics().text().unwrap();
+    let text = kit.jobs.metrics.text().unwrap();
     assert!(text.contains("dead_letters_total 1\n"), "{text}");
     // Later commands of its key wait behind it, and it can be applied again.
     kit.take(&other, &[command(&kit, &other, "RETRY", "a", "acme")]).await;
@@ -102,7 +102,7 @@ async fn mail_whose_job_is_gone_is_counted() {
     kit.count_when("mailbox", 0).await;
     // Two were gone when they were read, and one when it came in.
     kit.succeed("gone", "decode", 1).await;
-    let is_counted = async || kit.jobs.metrics().text().unwrap().contains("mail_without_job_total 3\n");
+    let is_counted = async || kit.jobs.metrics.text().unwrap().contains("mail_without_job_total 3\n");
     wait_for("all to be counted", PATIENCE, is_counted).await.unwrap();
     // That of an old attempt is not.
     kit.take(&home, &[command(&kit, &home, "CREATE", "a", "acme")]).await;

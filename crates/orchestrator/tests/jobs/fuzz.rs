@@ -165,7 +165,7 @@ async fn whatever_a_message_says_it_has_an_effect_or_is_a_letter() {
     for partition in 0..PARTITIONS {
         broker.taken_when(&kit, partition).await;
     }
-    let text = kit.jobs.metrics().text().unwrap();
+    let text = kit.jobs.metrics.text().unwrap();
     assert!(text.contains(&format!("job_commands_total {MESSAGES}\n")), "{text}");
     let mut seen = HashSet::new();
     for (partition, offset, payload) in sent {

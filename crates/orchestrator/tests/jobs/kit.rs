@@ -194,7 +194,7 @@ impl Kit {
         let workers = self.workers.clone();
         let topics = self.topics.clone();
         let mailbox = Arc::new(Mailbox::new(self.jobs.store().clone()));
-        let parts = parts(Parts { mailbox, ..self.jobs.parts().clone() });
+        let parts = parts(Parts { mailbox, ..self.jobs.parts.clone() });
         Self { jobs: Orchestrator::new(parts), workers, topics, next_offsets }
     }
 
@@ -205,9 +205,9 @@ impl Kit {
     /// Takes a partition, as a new owner.
     pub async fn tenure(&self, number: i32) -> Tenure {
         let partition = Partition { group: GROUP.to_owned(), topic: TOPIC.to_owned(), number };
-        let client = self.store().pool().get().await.unwrap();
-        let row = self.store().partitions().look(&**client, &partition).await.unwrap();
-        let raised = self.store().partitions().raise_from(&**client, &partition, row.epoch, "test", 0).await;
+        let client = self.store().pool.get().await.unwrap();
+        let row = self.store().partitions.look(&**client, &partition).await.unwrap();
+        let raised = self.store().partitions.raise_from(&**client, &partition, row.epoch, "test", 0).await;
         let Raised::Ours(tenure) = raised.unwrap() else { panic!("another owner came between") };
         tenure
     }
@@ -252,10 +252,10 @@ impl Kit {
     /// Handles messages as a consumer does, in one transaction. Not committed if `crash`.
     pub async fn handle(&self, tenure: &Tenure, messages: &[Message], crash: bool) -> Standing {
         let done = self.worked(messages).await;
-        let mut client = self.store().pool().get().await.unwrap();
+        let mut client = self.store().pool.get().await.unwrap();
         let tx = client.transaction().await.unwrap();
         let next = messages.iter().map(|message| message.offset + 1).max().unwrap_or_default();
-        let standing = self.store().partitions().advance(&*tx, tenure, next, None).await.unwrap();
+        let standing = self.store().partitions.advance(&*tx, tenure, next, None).await.unwrap();
         if standing == Standing::Fenced {
             return standing;
         }
@@ -312,7 +312,7 @@ impl Kit {
     }
 
     pub async fn execute(&self, sql: &str) {
-        self.store().pool().get().await.unwrap().batch_execute(sql).await.unwrap();
+        self.store().pool.get().await.unwrap().batch_execute(sql).await.unwrap();
     }
 
     pub async fn count(&self, what: &str) -> i64 {
@@ -320,7 +320,7 @@ impl Kit {
     }
 
     pub async fn count_of(&self, what: &str) -> i64 {
-        let client = self.store().pool().get().await.unwrap();
+        let client = self.store().pool.get().await.unwrap();
         client.query_one(&format!("SELECT count(*) FROM {what}"), &[]).await.unwrap().get(0)
     }
 

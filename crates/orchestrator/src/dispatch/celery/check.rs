@@ -23,7 +23,6 @@ pub struct Worker {
     queues: Vec<String>,
 }
 
-/// Queries every worker; by name.
 pub async fn query_workers(broker: &dyn Broker) -> Result<BTreeMap<String, Worker>, DispatchError> {
     let mut workers: BTreeMap<String, Worker> = BTreeMap::new();
     let mut each = |answers: Vec<Value>, keep: fn(&mut Worker, &Value)| {
@@ -55,7 +54,6 @@ fn task(line: &str) -> (String, BTreeMap<String, String>) {
     (name.to_owned(), pairs.map(|(key, value)| (key.to_owned(), value.to_owned())).collect())
 }
 
-/// Compares the workers with the stages.
 pub fn judge(
     workers: &BTreeMap<String, Worker>,
     kind: BrokerKind,
@@ -129,7 +127,6 @@ fn judge_stage(
     findings
 }
 
-/// One stage at one worker.
 fn judge_task(
     name: &str,
     worker: &Worker,

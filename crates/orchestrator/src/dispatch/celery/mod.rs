@@ -41,9 +41,7 @@ const CONSUMER_TIMEOUT: Duration = Duration::from_secs(30 * 60);
 
 #[async_trait]
 trait Broker: Send + Sync {
-    /// Puts each message into its queue.
     async fn send(&self, messages: &[Message<'_>]) -> Vec<Result<(), DispatchError>>;
-    /// Sends a message to all workers.
     async fn broadcast(&self, what: &Value) -> Result<(), DispatchError>;
     /// Sends a query to all workers, and collects their replies within this time.
     async fn query(

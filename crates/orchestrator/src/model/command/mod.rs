@@ -109,7 +109,6 @@ impl Command {
             .then(|| format!("job {} has the key {:?}, and this command {:?}", job.id, job.key, self.key))
     }
 
-    /// The input of the state machine.
     pub fn input(&self, pipeline: &Arc<Pipeline>) -> Input {
         match self.kind {
             CommandKind::Create => Input::Create(NewJob {

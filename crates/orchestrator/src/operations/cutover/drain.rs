@@ -70,9 +70,9 @@ async fn finish(
 /// Takes over all partitions that have a position. The others have no jobs.
 async fn take(settings: &Settings, orchestrator: &Orchestrator) -> Result<Vec<Tenure>, RunError> {
     let store = orchestrator.store();
-    let partitions = store.partitions();
+    let partitions = &store.partitions;
     let mut taken = Vec::new();
-    let client = store.pool().get().await.map_err(RunError::database)?;
+    let client = store.pool.get().await.map_err(RunError::database)?;
     for number in 0..settings.consumer.partitions {
         let partition = Partition {
             group: settings.consumer.group.clone(),
@@ -111,6 +111,6 @@ async fn until_done(orchestrator: &Orchestrator, say: &impl Fn(&str)) -> Result<
 }
 
 async fn count(orchestrator: &Orchestrator) -> Result<RemainingWork, RunError> {
-    let client = orchestrator.store().pool().get().await.map_err(RunError::database)?;
+    let client = orchestrator.store().pool.get().await.map_err(RunError::database)?;
     orchestrator.store().remaining_work(&client).await.map_err(RunError::database)
 }

@@ -16,7 +16,6 @@ use crate::{
     store::IMPORTED,
 };
 
-/// The outcome of [`export_marks`].
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct ExportedMarks {
     /// Whether nothing was written.
@@ -48,10 +47,10 @@ pub async fn export_marks(
     let mut after = (String::new(), String::new(), String::new());
     let mut shown = BootTime::now();
     loop {
-        let client = store.pool().get().await.map_err(RunError::database)?;
+        let client = store.pool.get().await.map_err(RunError::database)?;
         let from = (after.0.as_str(), after.1.as_str(), after.2.as_str());
         let marks =
-            store.inbox().list_marks(&**client, None, from, PAGE as i64).await.map_err(RunError::database)?;
+            store.inbox.list_marks(&**client, None, from, PAGE as i64).await.map_err(RunError::database)?;
         drop(client);
         let Some(last) = marks.last() else { return Ok(exported) };
         after = (last.scope.clone(), last.command.clone(), last.id.clone());

@@ -14,7 +14,6 @@ use crate::{
     store::{IMPORTED, Store},
 };
 
-/// The outcome of [`import_marks`].
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct ImportedMarks {
     /// Whether nothing was written.
@@ -106,10 +105,10 @@ fn skip(imported: &mut ImportedMarks, key: &[u8], reason: UnreadableKey) {
 
 /// Writes marks; returns how many are new.
 async fn keep(store: &Store, names: &[(&'static str, String)]) -> Result<u64, RunError> {
-    let client = store.pool().get().await.map_err(RunError::database)?;
+    let client = store.pool.get().await.map_err(RunError::database)?;
     let mut new = 0;
     for some in names.chunks(PAGE) {
-        new += store.inbox().import(&**client, IMPORTED, some).await.map_err(RunError::database)?;
+        new += store.inbox.import(&**client, IMPORTED, some).await.map_err(RunError::database)?;
     }
     Ok(new)
 }

@@ -43,7 +43,6 @@ pub struct Place<T> {
     pub default: Option<T>,
 }
 
-/// Where the type of a command is.
 #[derive(Debug, Clone, PartialEq)]
 pub struct KindMapping {
     /// Its path, and the type of messages without one.
@@ -77,7 +76,6 @@ impl Default for Mapping {
 }
 
 impl Mapping {
-    /// Reads the command of a message.
     pub fn parse(&self, payload: Option<&[u8]>, key: Option<&[u8]>) -> Result<Command, Rejection> {
         let payload = payload
             .ok_or_else(|| Rejection("the message is empty (a tombstone): a command is JSON".to_owned()))?;
