@@ -40,7 +40,6 @@ impl PartitionMetrics {
     }
 }
 
-/// Why a consumer is not ready.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum NotReady {
     /// It is starting.
@@ -54,21 +53,20 @@ pub enum NotReady {
     NotAssigned,
 }
 
-/// Metrics of a consumer.
 #[derive(Debug, Default)]
 pub struct ConsumerMetrics {
     lag: Family<OfPartition, Gauge>,
-    rebalances: Counter,
+    pub(super) rebalances: Counter,
     messages: Counter,
     duplicates: Counter,
-    retries: Counter,
+    pub(super) retries: Counter,
     dead_letters: Counter,
     transactions: Counter,
-    fenced: Counter,
-    lost: Counter,
-    pauses: Counter,
-    stalls: Counter,
-    lost_messages: Counter,
+    pub(super) fenced: Counter,
+    pub(super) lost: Counter,
+    pub(super) pauses: Counter,
+    pub(super) stalls: Counter,
+    pub(super) lost_messages: Counter,
     owned: Gauge,
     stopped: Gauge,
     /// The reasons why partitions are stopped.
@@ -81,7 +79,6 @@ pub struct ConsumerMetrics {
 }
 
 impl ConsumerMetrics {
-    /// Registers all metrics.
     pub fn register(&self, registry: &mut Registry) {
         let counters = [
             ("rebalance_count", "Changes of the partitions that this consumer has", &self.rebalances),
@@ -129,7 +126,6 @@ impl ConsumerMetrics {
         self.duplicates.inc_by(count);
     }
 
-    /// The partitions of this consumer.
     pub fn partitions(&self) -> BTreeMap<i32, PartitionMetrics> {
         self.partitions.lock().clone()
     }
@@ -139,7 +135,6 @@ impl ConsumerMetrics {
         self.partitions.lock().values().filter_map(PartitionMetrics::lag).sum()
     }
 
-    /// The number of messages that were committed.
     pub fn messages(&self) -> u64 {
         self.messages.get()
     }
@@ -149,7 +144,6 @@ impl ConsumerMetrics {
         [self.rebalances.get(), self.fenced.get(), self.lost.get(), self.pauses.get()]
     }
 
-    /// The number of messages that became dead letters.
     pub fn dead_letters(&self) -> u64 {
         self.dead_letters.get()
     }
@@ -159,7 +153,6 @@ impl ConsumerMetrics {
         self.stop_reasons.lock().clone()
     }
 
-    /// The number of tenures that ended because messages no longer arrived.
     pub fn stalls(&self) -> u64 {
         self.stalls.get()
     }
@@ -191,10 +184,6 @@ impl ConsumerMetrics {
 
     pub(super) fn set_assigned(&self, is_assigned: bool) {
         self.is_assigned.store(is_assigned, Ordering::Relaxed);
-    }
-
-    pub(super) fn rebalanced(&self) {
-        self.rebalances.inc();
     }
 
     pub(super) fn begins(&self, partition: i32, epoch: i64, position: i64) {
@@ -231,14 +220,6 @@ impl ConsumerMetrics {
         }
     }
 
-    pub(super) fn fenced(&self) {
-        self.fenced.inc();
-    }
-
-    pub(super) fn lost(&self, partitions: u64) {
-        self.lost.inc_by(partitions);
-    }
-
     /// Records that a partition is stopped. Returns false if it was stopped before.
     pub(super) fn stops(&self, partition: i32, why: &str) -> bool {
         let mut reasons = self.stop_reasons.lock();
@@ -254,21 +235,5 @@ impl ConsumerMetrics {
             self.stopped.set(reasons.len() as i64);
             tracing::info!(partition, "the partition is no longer stopped");
         }
-    }
-
-    pub(super) fn stalled(&self) {
-        self.stalls.inc();
-    }
-
-    pub(super) fn skipped(&self, messages: u64) {
-        self.lost_messages.inc_by(messages);
-    }
-
-    pub(super) fn paused(&self) {
-        self.pauses.inc();
-    }
-
-    pub(super) fn retried(&self) {
-        self.retries.inc();
     }
 }

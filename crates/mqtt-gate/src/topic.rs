@@ -24,9 +24,7 @@ enum Level {
 /// The resource that a topic names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Named<'a> {
-    /// Its kind, if the topic names it.
     pub kind: Option<&'a str>,
-    /// Its key.
     pub key: &'a str,
 }
 

@@ -21,12 +21,9 @@ use crate::{model::limits::NOTIFY_EVERY, store::Store};
 const LISTEN_PAUSE_MIN: Duration = Duration::from_millis(100);
 const LISTEN_PAUSE_MAX: Duration = Duration::from_secs(30);
 
-/// The signals of one partition.
 #[derive(Debug, Default)]
 pub struct PartitionSignals {
-    /// There is mail.
     pub mail: Signal,
-    /// There are rows to send.
     pub outbox: Signal,
 }
 
@@ -102,7 +99,7 @@ impl Notifier {
             let partitions: Vec<String> =
                 std::mem::take(&mut *self.elsewhere.lock()).iter().map(ToString::to_string).collect();
             let notified = async {
-                let client = store.pool().get().await?;
+                let client = store.pool.get().await?;
                 let parameters = [(&channel as _, Type::TEXT), (&partitions.join(",") as _, Type::TEXT)];
                 client.query_typed("SELECT pg_notify($1, $2)", &parameters).await?;
                 Ok::<(), solehold_sql::Error>(())

@@ -15,7 +15,6 @@ pub(crate) enum Next {
     At(BootTime),
 }
 
-/// Why a step was not completed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StepError {
     #[error("the partition has another owner")]

@@ -47,7 +47,6 @@ pub fn enter(folder: &Path) -> io::Result<()> {
     fs::write(folder.join("cgroup.procs"), "0")
 }
 
-/// Kills everything in a group.
 pub fn kill(folder: &Path) {
     // What cannot be killed this way is killed one by one.
     let _ = fs::write(folder.join("cgroup.kill"), "1");

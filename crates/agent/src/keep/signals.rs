@@ -42,7 +42,6 @@ impl Signals {
         Ok(Self(SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?))
     }
 
-    /// Waits for a signal.
     fn wait(&self) -> io::Result<i32> {
         loop {
             if let Some(number) = self.next()? {

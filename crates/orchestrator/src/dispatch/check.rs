@@ -1,23 +1,7 @@
 //! Findings of `--check` about brokers and workers.
 
-use std::{fmt, time::Duration};
+use std::fmt;
 
-/// What a stage requires of its workers.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct StageLimits {
-    /// The stage.
-    pub stage: String,
-    /// The name of its tasks.
-    pub name: String,
-    /// Its queue, if it has one.
-    pub queue: Option<String>,
-    /// How long a task may wait for a worker.
-    pub queue_timeout: Duration,
-    /// How long a worker may take.
-    pub run_timeout: Duration,
-}
-
-/// How much a finding matters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Weight {
     /// As it should be, or unknown.
@@ -31,7 +15,6 @@ pub enum Weight {
 /// One thing that was compared.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
-    /// How much it matters.
     pub weight: Weight,
     /// What was found, its consequence, and what to change.
     pub text: String,
