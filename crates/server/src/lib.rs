@@ -34,5 +34,5 @@ pub use routes::{openapi_json, openapi_markdown};
 pub use serve::{
     Acceptor, Entrance, Protocols, Running, Server, ServerConfig, StartError, Tls, TlsError, TlsFiles,
 };
-pub use solehold_api::admin::Quotas;
-pub use state::{identity::Role, keys, quota::Quota};
+pub use solehold_api::admin::{Quotas, Role};
+pub use state::{keys, quota::Quota};

@@ -11,7 +11,7 @@ use solehold_core::key::Name;
 
 use super::local;
 use crate::{
-    Context,
+    context::Context,
     error::ApiError,
     state::{identity::Identity, rates::RateLimitKey, ring::Credential},
 };

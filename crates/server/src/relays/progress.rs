@@ -9,7 +9,7 @@ use solehold_engine::{
 };
 
 use super::cursor;
-use crate::Context;
+use crate::context::Context;
 
 /// How often to read the cursors.
 const LOOK_EVERY: Duration = Duration::from_secs(1);

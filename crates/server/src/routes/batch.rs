@@ -12,23 +12,19 @@ use solehold_core::{
     outcome::{Answer, Outcome, Refusal},
 };
 use solehold_engine::EngineError;
-use utoipa_axum::router::OpenApiRouter;
 
 use crate::{
-    Context,
     context::{
         commands::{new_lease_id, unexpected},
         tenants::Named,
     },
-    http::{ApiError, Body, Caller, GuardedContext, Json, Params, TenantQuery, role},
+    http::{ApiError, Body, Caller, Context, Json, Params, Reply, TenantQuery, role},
 };
 
 /// For how many refused items of a batch the response explains how their leases ended: each reads the history.
 const EXPLAINED_MAX: usize = 100;
 
-pub fn routes() -> OpenApiRouter<GuardedContext> {
-    OpenApiRouter::new().routes(routes!(acquire)).routes(routes!(renew)).routes(routes!(release))
-}
+routes![acquire, renew, release];
 
 /// Acquires many resources. If an item repeats an earlier one, the earlier one gets it.
 #[utoipa::path(
@@ -44,7 +40,7 @@ async fn acquire(
     caller: Caller<role::Runner>,
     Params(query): Params<TenantQuery>,
     Body(batch): Body<Batch<AcquireItem>>,
-) -> Result<Json<BatchResults>, ApiError> {
+) -> Reply<BatchResults> {
     let context = caller.context();
     let tenant = caller.tenant(query.tenant.as_deref())?;
     let asked = batch.checked(|item| item.terms(&tenant))?;
@@ -72,7 +68,7 @@ async fn renew(
     caller: Caller<role::Runner>,
     Params(query): Params<TenantQuery>,
     Body(batch): Body<Batch<RenewItem>>,
-) -> Result<Json<BatchResults>, ApiError> {
+) -> Reply<BatchResults> {
     let tenant = caller.tenant(query.tenant.as_deref())?;
     let commands = batch.checked(|item| {
         let (claim, ttl_ms) = item.claim(&tenant)?;
@@ -95,7 +91,7 @@ async fn release(
     caller: Caller<role::Runner>,
     Params(query): Params<TenantQuery>,
     Body(batch): Body<Batch<ReleaseItem>>,
-) -> Result<Json<BatchResults>, ApiError> {
+) -> Reply<BatchResults> {
     let tenant = caller.tenant(query.tenant.as_deref())?;
     let commands = batch.checked(|item| {
         let (claim, state) = item.claim(&tenant)?;

@@ -12,18 +12,14 @@ use solehold_core::{
     key::{HolderKey, LeaseId, Name, ResourceKey, SessionId},
     outcome::{Answer, LeaseView, PendingView, Refusal},
 };
-use utoipa_axum::router::OpenApiRouter;
 
 use super::{resource_view::ResourceView, resources::ResourcePath};
 use crate::{
-    Context,
     context::commands::{new_lease_id, unexpected},
-    http::{ApiError, Body, Caller, GuardedContext, Json, NamePath, Params, TenantQuery, role},
+    http::{ApiError, At, Body, Caller, Context, Json, Reply, StatusReply, TenantQuery, role},
 };
 
-pub fn routes() -> OpenApiRouter<GuardedContext> {
-    OpenApiRouter::new().routes(routes!(get, offer, call_off))
-}
+routes![get, offer, call_off];
 
 /// Offers a held resource to its next holder. Both sides are notified at once; when the present holder releases the
 /// resource, the next one has it in the same moment, with a new token. If the present holder does not, the offer
@@ -39,12 +35,11 @@ pub fn routes() -> OpenApiRouter<GuardedContext> {
 )]
 async fn offer(
     caller: Caller<role::Runner>,
-    NamePath(path): NamePath<ResourcePath>,
-    Params(query): Params<TenantQuery>,
+    at: At<ResourcePath>,
     Body(body): Body<OfferResource>,
-) -> Result<(StatusCode, Json<OfferedLease>), ApiError> {
+) -> StatusReply<OfferedLease> {
     let context = caller.context();
-    let key = path.key(&caller, query.tenant.as_deref())?;
+    let key = at.key(&caller)?;
     let terms = body.terms()?;
     if body.force {
         caller.must_meet::<role::Admin>()?;
@@ -124,12 +119,8 @@ async fn find(context: &Context, key: &ResourceKey) -> Result<OfferedLease, ApiE
         (status = 404, description = "There is no such resource, or it is not being handed over"),
     )
 )]
-async fn get(
-    caller: Caller<role::Reader>,
-    NamePath(path): NamePath<ResourcePath>,
-    Params(query): Params<TenantQuery>,
-) -> Result<Json<OfferedLease>, ApiError> {
-    let key = path.key(&caller, query.tenant.as_deref())?;
+async fn get(caller: Caller<role::Reader>, at: At<ResourcePath>) -> Reply<OfferedLease> {
+    let key = at.key(&caller)?;
     Ok(Json(find(caller.context(), &key).await?))
 }
 
@@ -142,13 +133,9 @@ async fn get(
         (status = 404, description = "There is no such resource, or it is not being handed over"),
     )
 )]
-async fn call_off(
-    caller: Caller<role::Runner>,
-    NamePath(path): NamePath<ResourcePath>,
-    Params(query): Params<TenantQuery>,
-) -> Result<StatusCode, ApiError> {
+async fn call_off(caller: Caller<role::Runner>, at: At<ResourcePath>) -> Result<StatusCode, ApiError> {
     let context = caller.context();
-    let key = path.key(&caller, query.tenant.as_deref())?;
+    let key = at.key(&caller)?;
     let found = find(context, &key).await?;
     let target = Target::Lease { tenant: key.tenant, id: LeaseId(found.lease_id) };
     let claim = Claim { target, token: None, session: None, holder: None };

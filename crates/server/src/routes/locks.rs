@@ -11,11 +11,10 @@ use solehold_api::{
 };
 use solehold_core::{command::Footprint, key::ResourceKey, limits::WAITERS_LOADED};
 use solehold_engine::store::ResourceQuery;
-use utoipa_axum::router::OpenApiRouter;
 
 use super::resources;
 use crate::{
-    http::{ApiError, Body, Caller, GuardedContext, Identity, Json, NamePath, Params, TenantQuery, role},
+    http::{ApiError, At, Body, Caller, Identity, Json, Params, Reply, StatusReply, TenantQuery, role},
     routes::resource_view::{ResourceView, resource_key, resource_page},
 };
 
@@ -25,12 +24,10 @@ const KIND: &str = "lock";
 /// How many waiters of each lock a list shows.
 const LINE_SHOWN: usize = WAITERS_LOADED;
 
-pub fn routes() -> OpenApiRouter<GuardedContext> {
-    OpenApiRouter::new().routes(routes!(list)).routes(routes!(get, acquire, release)).routes(routes!(renew))
-}
+routes![list, get, acquire, release, renew];
 
-fn key(caller: &Identity, query: &TenantQuery, name: &str) -> Result<ResourceKey, ApiError> {
-    resource_key(caller.tenant(query.tenant.as_deref())?, KIND, "name", name)
+fn key(caller: &Identity, at: &At<String>) -> Result<ResourceKey, ApiError> {
+    resource_key(caller.tenant(at.tenant.as_deref())?, KIND, "name", &at.path)
 }
 
 /// Lists the locks that are held, held back or waited for, with the first in line for each.
@@ -38,10 +35,7 @@ fn key(caller: &Identity, query: &TenantQuery, name: &str) -> Result<ResourceKey
     get, path = paths::LOCKS, tag = "locks", operation_id = "list_locks", params(PageQuery),
     responses((status = 200, description = "A page of locks", body = LockList))
 )]
-async fn list(
-    caller: Caller<role::Reader>,
-    Params(query): Params<PageQuery>,
-) -> Result<Json<LockList>, ApiError> {
+async fn list(caller: Caller<role::Reader>, Params(query): Params<PageQuery>) -> Reply<LockList> {
     let context = caller.context();
     let tenant = caller.tenant(query.tenant.as_deref())?;
     let kind = Some(field::name("kind", KIND)?);
@@ -69,12 +63,8 @@ async fn list(
         (status = 404, description = "Nobody holds the lock or waits for it"),
     )
 )]
-async fn get(
-    caller: Caller<role::Reader>,
-    NamePath(name): NamePath<String>,
-    Params(query): Params<TenantQuery>,
-) -> Result<Json<ResourceBody>, ApiError> {
-    resources::show(caller.context(), &key(&caller, &query, &name)?).await
+async fn get(caller: Caller<role::Reader>, at: At<String>) -> Reply<ResourceBody> {
+    resources::show(caller.context(), &key(&caller, &at)?).await
 }
 
 /// Acquires a lock, or waits in line for it: first come, first served, across replicas. A grant after waiting lapses
@@ -92,11 +82,10 @@ async fn get(
 )]
 async fn acquire(
     caller: Caller<role::Runner>,
-    NamePath(name): NamePath<String>,
-    Params(query): Params<TenantQuery>,
+    at: At<String>,
     Body(body): Body<AcquireResource>,
-) -> Result<(StatusCode, Json<GrantBody>), ApiError> {
-    resources::hold(caller.context(), key(&caller, &query, &name)?, &body).await
+) -> StatusReply<GrantBody> {
+    resources::hold(caller.context(), key(&caller, &at)?, &body).await
 }
 
 /// Renews a lock.
@@ -112,11 +101,10 @@ async fn acquire(
 )]
 async fn renew(
     caller: Caller<role::Runner>,
-    NamePath(name): NamePath<String>,
-    Params(query): Params<TenantQuery>,
+    at: At<String>,
     Body(body): Body<RenewResource>,
-) -> Result<Json<GrantBody>, ApiError> {
-    resources::keep(caller.context(), key(&caller, &query, &name)?, &body).await
+) -> Reply<GrantBody> {
+    resources::keep(caller.context(), key(&caller, &at)?, &body).await
 }
 
 /// Releases a lock. The first in line gets it in the same step.
@@ -132,9 +120,8 @@ async fn renew(
 )]
 async fn release(
     caller: Caller<role::Runner>,
-    NamePath(name): NamePath<String>,
-    Params(query): Params<TenantQuery>,
+    at: At<String>,
     Body(body): Body<ReleaseResource>,
 ) -> Result<StatusCode, ApiError> {
-    resources::let_go(caller.context(), key(&caller, &query, &name)?, &body).await
+    resources::let_go(caller.context(), key(&caller, &at)?, &body).await
 }

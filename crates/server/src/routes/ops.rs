@@ -1,22 +1,27 @@
-//! Health: whether the process is up, and whether it can serve. For everyone, without a key.
+//! Health: whether the process is up, and whether it can serve; and its metrics. For everyone, without a key.
 
+use axum::{
+    http::header,
+    response::{IntoResponse, Response},
+};
 use serde::Serialize;
 use solehold_api::{
     ops::{Health, Ready},
     paths,
+    problem::{ErrorCode, Problem},
 };
 use solehold_core::command::Footprint;
 use solehold_engine::{clock::BootTime, store::StoreError};
-use utoipa_axum::router::OpenApiRouter;
 
 use crate::{
-    http::{Anyone, ApiError, GuardedContext, Json},
+    http::{Anyone, ApiError, Json, Reply},
     routes::watch::wire_cursor,
 };
 
-pub fn routes() -> OpenApiRouter<GuardedContext> {
-    OpenApiRouter::new().routes(routes!(health)).routes(routes!(health_check)).routes(routes!(ready))
-}
+routes![health, health_check, ready, metrics];
+
+/// The content type of OpenMetrics text.
+const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// The process is up, and for how long.
 #[derive(Debug, Serialize, utoipa::ToSchema)]
@@ -70,7 +75,7 @@ pub fn liveness(node_id: &str, engine: &str, began: BootTime) -> Liveness {
         (status = 503, description = "The store does not answer"),
     )
 )]
-async fn ready(caller: Anyone) -> Result<Json<Ready>, ApiError> {
+async fn ready(caller: Anyone) -> Reply<Ready> {
     let context = caller.context();
     let loaded = context.engine().load(&Footprint::default()).await?;
     let barred_ms = loaded.barred_ms();
@@ -83,4 +88,15 @@ async fn ready(caller: Anyone) -> Result<Json<Ready>, ApiError> {
         cursor: Some(wire_cursor(loaded.cursor)),
         store_time: Some(loaded.now.into()),
     }))
+}
+
+/// Returns all metrics as OpenMetrics text.
+#[utoipa::path(
+    get, path = paths::METRICS, tag = "operating", operation_id = "metrics",
+    responses((status = 200, description = "The metrics", body = String, content_type = "application/openmetrics-text"))
+)]
+async fn metrics(caller: Anyone) -> Result<Response, ApiError> {
+    let text = caller.context().measured().await;
+    let text = text.map_err(|e| Problem::new(ErrorCode::Internal, e.to_string()))?;
+    Ok(([(header::CONTENT_TYPE, OPEN_METRICS)], text).into_response())
 }

@@ -21,29 +21,22 @@ use solehold_core::{
     outcome::Refusal,
 };
 use solehold_engine::store;
-use utoipa_axum::router::OpenApiRouter;
 
 use crate::{
-    Context,
     context::commands::new_lease_id,
-    http::{ApiError, Body, Caller, GuardedContext, Identity, Json, NamePath, Params, TenantQuery, role},
+    http::{
+        ApiError, At, Body, Caller, Context, Identity, Json, NamePath, Params, Reply, StatusReply,
+        TenantQuery, role,
+    },
     routes::{
         history::event_page,
         resource_view::{ResourceView, nobody_holds, resource_key, resource_page},
     },
 };
 
-pub fn routes() -> OpenApiRouter<GuardedContext> {
-    OpenApiRouter::new()
-        .routes(routes!(list))
-        .routes(routes!(list_of_kind))
-        .routes(routes!(get, put, remove))
-        .routes(routes!(get_lease, acquire, release))
-        .routes(routes!(renew))
-        .routes(routes!(revoke))
-        .routes(routes!(cancel))
-        .routes(routes!(get_state, put_state))
-        .routes(routes!(history))
+routes! {
+    list, list_of_kind, get, put, remove, get_lease, acquire, release, renew, revoke, cancel, get_state,
+    put_state, history
 }
 
 /// The path of a resource.
@@ -59,6 +52,12 @@ pub struct ResourcePath {
 impl ResourcePath {
     pub fn key(&self, caller: &Identity, tenant: Option<&str>) -> Result<ResourceKey, ApiError> {
         resource_key(caller.tenant(tenant)?, &self.kind, "key", &self.key)
+    }
+}
+
+impl At<ResourcePath> {
+    pub fn key(&self, caller: &Identity) -> Result<ResourceKey, ApiError> {
+        self.path.key(caller, self.tenant.as_deref())
     }
 }
 
@@ -95,10 +94,7 @@ async fn on_resource(context: &Context, key: &ResourceKey, claim: Claim) -> Resu
     get, path = paths::RESOURCES, tag = "resources", operation_id = "list_resources", params(ResourceQuery),
     responses((status = 200, description = "A page of resources", body = ResourceList))
 )]
-async fn list(
-    caller: Caller<role::Reader>,
-    Params(query): Params<ResourceQuery>,
-) -> Result<Json<ResourceList>, ApiError> {
+async fn list(caller: Caller<role::Reader>, Params(query): Params<ResourceQuery>) -> Reply<ResourceList> {
     page(&caller, &query).await
 }
 
@@ -112,13 +108,13 @@ async fn list_of_kind(
     caller: Caller<role::Reader>,
     NamePath(kind): NamePath<String>,
     Params(query): Params<ResourceQuery>,
-) -> Result<Json<ResourceList>, ApiError> {
+) -> Reply<ResourceList> {
     // The path says it already.
     field::maybe_name("kind", query.kind.as_deref())?;
     page(&caller, &ResourceQuery { kind: Some(kind), ..query }).await
 }
 
-async fn page(caller: &Caller<role::Reader>, query: &ResourceQuery) -> Result<Json<ResourceList>, ApiError> {
+async fn page(caller: &Caller<role::Reader>, query: &ResourceQuery) -> Reply<ResourceList> {
     let context = caller.context();
     let tenant = caller.tenant(query.tenant.as_deref())?;
     let asked = store::ResourceQuery {
@@ -154,16 +150,12 @@ fn labels(text: &str) -> Result<Vec<(String, String)>, ApiError> {
     params(ResourcePath, TenantQuery),
     responses((status = 200, description = "The resource", body = ResourceBody))
 )]
-async fn get(
-    caller: Caller<role::Reader>,
-    NamePath(path): NamePath<ResourcePath>,
-    Params(query): Params<TenantQuery>,
-) -> Result<Json<ResourceBody>, ApiError> {
-    show(caller.context(), &path.key(&caller, query.tenant.as_deref())?).await
+async fn get(caller: Caller<role::Reader>, at: At<ResourcePath>) -> Reply<ResourceBody> {
+    show(caller.context(), &at.key(&caller)?).await
 }
 
 /// Shows a resource that is there.
-pub async fn show(context: &Context, key: &ResourceKey) -> Result<Json<ResourceBody>, ApiError> {
+pub async fn show(context: &Context, key: &ResourceKey) -> Reply<ResourceBody> {
     let seen = see(context, key).await?;
     Ok(Json(ResourceBody { epoch: Some(seen.epoch), ..shown(&seen) }))
 }
@@ -179,12 +171,11 @@ pub async fn show(context: &Context, key: &ResourceKey) -> Result<Json<ResourceB
 )]
 async fn put(
     caller: Caller<role::Admin>,
-    NamePath(path): NamePath<ResourcePath>,
-    Params(query): Params<TenantQuery>,
+    at: At<ResourcePath>,
     Body(body): Body<PutResource>,
-) -> Result<(StatusCode, Json<ResourceBody>), ApiError> {
+) -> StatusReply<ResourceBody> {
     let context = caller.context();
-    let key = path.key(&caller, query.tenant.as_deref())?;
+    let key = at.key(&caller)?;
     let (_, created) = context.declare(key.clone(), body.declaration()?, false).await?;
     let status = if created { StatusCode::CREATED } else { StatusCode::OK };
     Ok((status, show(context, &key).await?))
@@ -218,12 +209,8 @@ async fn remove(
         (status = 404, description = "The resource is not held; `ended` describes the end of the last lease, if there was one"),
     )
 )]
-async fn get_lease(
-    caller: Caller<role::Reader>,
-    NamePath(path): NamePath<ResourcePath>,
-    Params(query): Params<TenantQuery>,
-) -> Result<Json<HeldLease>, ApiError> {
-    let key = path.key(&caller, query.tenant.as_deref())?;
+async fn get_lease(caller: Caller<role::Reader>, at: At<ResourcePath>) -> Reply<HeldLease> {
+    let key = at.key(&caller)?;
     let seen = ResourceView::read(caller.context(), &key).await?;
     match seen.as_ref().and_then(ResourceView::live) {
         Some(lease) => Ok(Json(HeldLease::of(lease))),
@@ -246,20 +233,14 @@ async fn get_lease(
 )]
 async fn acquire(
     caller: Caller<role::Runner>,
-    NamePath(path): NamePath<ResourcePath>,
-    Params(query): Params<TenantQuery>,
+    at: At<ResourcePath>,
     Body(body): Body<AcquireResource>,
-) -> Result<(StatusCode, Json<GrantBody>), ApiError> {
-    let key = path.key(&caller, query.tenant.as_deref())?;
-    hold(caller.context(), key, &body).await
+) -> StatusReply<GrantBody> {
+    hold(caller.context(), at.key(&caller)?, &body).await
 }
 
 /// Acquires a resource, waiting in line for it if the body says so.
-pub async fn hold(
-    context: &Context,
-    key: ResourceKey,
-    body: &AcquireResource,
-) -> Result<(StatusCode, Json<GrantBody>), ApiError> {
+pub async fn hold(context: &Context, key: ResourceKey, body: &AcquireResource) -> StatusReply<GrantBody> {
     let asked = body.terms()?;
     let wait = body.wait()?;
     context.check_resource_quota(&key).await?;
@@ -282,11 +263,10 @@ pub async fn hold(
 )]
 async fn release(
     caller: Caller<role::Runner>,
-    NamePath(path): NamePath<ResourcePath>,
-    Params(query): Params<TenantQuery>,
+    at: At<ResourcePath>,
     Body(body): Body<ReleaseResource>,
 ) -> Result<StatusCode, ApiError> {
-    let_go(caller.context(), path.key(&caller, query.tenant.as_deref())?, &body).await
+    let_go(caller.context(), at.key(&caller)?, &body).await
 }
 
 /// Releases the lease on a resource.
@@ -312,19 +292,14 @@ pub async fn let_go(
 )]
 async fn renew(
     caller: Caller<role::Runner>,
-    NamePath(path): NamePath<ResourcePath>,
-    Params(query): Params<TenantQuery>,
+    at: At<ResourcePath>,
     Body(body): Body<RenewResource>,
-) -> Result<Json<GrantBody>, ApiError> {
-    keep(caller.context(), path.key(&caller, query.tenant.as_deref())?, &body).await
+) -> Reply<GrantBody> {
+    keep(caller.context(), at.key(&caller)?, &body).await
 }
 
 /// Renews the lease on a resource.
-pub async fn keep(
-    context: &Context,
-    key: ResourceKey,
-    body: &RenewResource,
-) -> Result<Json<GrantBody>, ApiError> {
+pub async fn keep(context: &Context, key: ResourceKey, body: &RenewResource) -> Reply<GrantBody> {
     let claim = on_resource(context, &key, body.claim(key.clone())?).await?;
     let grant = context.renew(claim, body.ttl_ms()?, None).await?;
     Ok(Json(GrantBody::of(&grant, context.engine().clock_slack_ms())))
@@ -343,12 +318,11 @@ pub async fn keep(
 )]
 async fn revoke(
     caller: Caller<role::Admin>,
-    NamePath(path): NamePath<ResourcePath>,
-    Params(query): Params<TenantQuery>,
+    at: At<ResourcePath>,
     Body(body): Body<RevokeResource>,
-) -> Result<Json<RevokedLease>, ApiError> {
+) -> Reply<RevokedLease> {
     let context = caller.context();
-    let key = path.key(&caller, query.tenant.as_deref())?;
+    let key = at.key(&caller)?;
     let claim = on_resource(context, &key, body.claim(key.clone())?).await?;
     let (lease, held_back_ms) = context.revoke(claim, body.fenced, body.reason()?).await?;
     Ok(Json(RevokedLease { lease_id: lease.map(|lease| lease.0), held_back_ms }))
@@ -363,12 +337,8 @@ async fn revoke(
         (status = 404, description = "There is no such resource, or it has no state document"),
     )
 )]
-async fn get_state(
-    caller: Caller<role::Reader>,
-    NamePath(path): NamePath<ResourcePath>,
-    Params(query): Params<TenantQuery>,
-) -> Result<Json<StateDocument>, ApiError> {
-    let key = path.key(&caller, query.tenant.as_deref())?;
+async fn get_state(caller: Caller<role::Reader>, at: At<ResourcePath>) -> Reply<StateDocument> {
+    let key = at.key(&caller)?;
     let seen = see(caller.context(), &key).await?;
     let nothing = || Problem::new(ErrorCode::NotFound, format!("{key} has no state document"));
     let state = seen.resource.state.as_ref().ok_or_else(nothing)?;
@@ -387,12 +357,11 @@ async fn get_state(
 )]
 async fn put_state(
     caller: Caller<role::Runner>,
-    NamePath(path): NamePath<ResourcePath>,
-    Params(query): Params<TenantQuery>,
+    at: At<ResourcePath>,
     Body(body): Body<PutState>,
-) -> Result<Json<StateDocument>, ApiError> {
+) -> Reply<StateDocument> {
     let context = caller.context();
-    let key = path.key(&caller, query.tenant.as_deref())?;
+    let key = at.key(&caller)?;
     let claim = on_resource(context, &key, body.claim(key.clone())?).await?;
     Ok(Json(StateDocument::of(&context.write_state(claim, body.write()?).await?)))
 }
@@ -406,11 +375,10 @@ async fn put_state(
 )]
 async fn cancel(
     caller: Caller<role::Runner>,
-    NamePath(path): NamePath<ResourcePath>,
-    Params(query): Params<TenantQuery>,
+    at: At<ResourcePath>,
     Body(body): Body<CancelRequest>,
 ) -> Result<StatusCode, ApiError> {
-    let key = path.key(&caller, query.tenant.as_deref())?;
+    let key = at.key(&caller)?;
     caller.context().execute(Command::CancelRequest(body.request(key)?)).await?;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -428,7 +396,7 @@ async fn history(
     caller: Caller<role::Reader>,
     NamePath(path): NamePath<ResourcePath>,
     Params(query): Params<HistoryQuery>,
-) -> Result<Json<ResourceHistory>, ApiError> {
+) -> Reply<ResourceHistory> {
     let context = caller.context();
     let key = path.key(&caller, query.tenant.as_deref())?;
     let asked = store::EventQuery { resource: Some(key.clone()), ..Default::default() };

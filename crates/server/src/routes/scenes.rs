@@ -22,25 +22,20 @@ use solehold_core::{
     key::{Name, ResourceKey},
 };
 use solehold_engine::store::{ResourcePage, ResourceQuery};
-use utoipa_axum::router::OpenApiRouter;
 
 use crate::{
-    Context,
     context::commands::new_lease_id,
-    http::{ApiError, Body, Caller, GuardedContext, Json, NamePath, Params, TenantQuery, role},
-    routes::resource_view::{ResourceView, resource_key, resource_page},
+    http::{
+        ApiError, At, Body, Caller, Context, Identity, Json, NamePath, Params, Reply, StatusReply,
+        TenantQuery, role,
+    },
+    routes::resource_view::{ResourceView, each_page, resource_key, resource_page},
 };
 
-pub fn routes() -> OpenApiRouter<GuardedContext> {
-    OpenApiRouter::new()
-        .routes(routes!(list))
-        .routes(routes!(get, declare, remove))
-        .routes(routes!(get_lease, acquire, release))
-        .routes(routes!(renew))
-}
+routes![list, get, declare, remove, get_lease, acquire, release, renew];
 
-fn scene(tenant: Name, id: &str) -> Result<ResourceKey, ApiError> {
-    resource_key(tenant, kind::SCENE, "id", id)
+fn scene(caller: &Identity, tenant: Option<&str>, id: &str) -> Result<ResourceKey, ApiError> {
+    resource_key(caller.tenant(tenant)?, kind::SCENE, "id", id)
 }
 
 /// The scenes, as a bare array or as a page.
@@ -112,16 +107,8 @@ async fn count(
         return Ok(page.keys.len() as u64);
     }
     let mut count = 0;
-    let mut cursor = None;
-    loop {
-        let limit = Some(limits::PAGE_SIZE_MAX as i64);
-        let (found, next) = resource_page(context, tenant, asked(query)?, cursor.as_ref(), limit).await?;
-        count += found.keys.len() as u64;
-        cursor = next;
-        if cursor.is_none() {
-            return Ok(count);
-        }
-    }
+    each_page(context, Some(tenant), &asked(query)?, |found| count += found.keys.len() as u64).await?;
+    Ok(count)
 }
 
 fn asked(query: &SceneQuery) -> Result<ResourceQuery, ApiError> {
@@ -135,12 +122,8 @@ fn asked(query: &SceneQuery) -> Result<ResourceQuery, ApiError> {
     params(("id" = String, Path, description = "The scene"), TenantQuery),
     responses((status = 200, description = "The scene", body = Scene))
 )]
-async fn get(
-    caller: Caller<role::Reader>,
-    NamePath(id): NamePath<String>,
-    Params(query): Params<TenantQuery>,
-) -> Result<Json<Scene>, ApiError> {
-    let key = scene(caller.tenant(query.tenant.as_deref())?, &id)?;
+async fn get(caller: Caller<role::Reader>, at: At<String>) -> Reply<Scene> {
+    let key = scene(&caller, at.tenant.as_deref(), &at.path)?;
     let seen = ResourceView::read_declared(caller.context(), &key).await;
     let seen = seen.map_err(|failure| undeclared(&key, failure))?;
     Ok(Json(Scene::of(&seen.resource, seen.lease.as_ref())))
@@ -172,12 +155,11 @@ fn undeclared(key: &ResourceKey, failure: ApiError) -> ApiError {
 )]
 async fn declare(
     caller: Caller<role::Admin>,
-    NamePath(id): NamePath<String>,
-    Params(query): Params<TenantQuery>,
+    at: At<String>,
     Body(body): Body<PutScene>,
-) -> Result<(StatusCode, Json<Scene>), ApiError> {
+) -> StatusReply<Scene> {
     let context = caller.context();
-    let key = scene(caller.tenant(query.tenant.as_deref())?, &id)?;
+    let key = scene(&caller, at.tenant.as_deref(), &at.path)?;
     let (_, created) = context.declare(key.clone(), body.declaration()?, false).await?;
     let seen = ResourceView::read_declared(context, &key).await?;
     let status = if created { StatusCode::CREATED } else { StatusCode::OK };
@@ -198,7 +180,7 @@ async fn remove(
     NamePath(id): NamePath<String>,
     Params(query): Params<DeleteQuery>,
 ) -> Result<StatusCode, ApiError> {
-    let key = scene(caller.tenant(query.tenant.as_deref())?, &id)?;
+    let key = scene(&caller, query.tenant.as_deref(), &id)?;
     caller.context().execute(Command::Delete { key, force: query.force, fenced: query.fenced }).await?;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -209,12 +191,8 @@ async fn remove(
     params(("id" = String, Path, description = "The scene"), TenantQuery),
     responses((status = 200, description = "The lease. If the scene is free, `holder_id` is null and `version` is the last token", body = SceneLease))
 )]
-async fn get_lease(
-    caller: Caller<role::Reader>,
-    NamePath(id): NamePath<String>,
-    Params(query): Params<TenantQuery>,
-) -> Result<Json<SceneLease>, ApiError> {
-    let key = scene(caller.tenant(query.tenant.as_deref())?, &id)?;
+async fn get_lease(caller: Caller<role::Reader>, at: At<String>) -> Reply<SceneLease> {
+    let key = scene(&caller, at.tenant.as_deref(), &at.path)?;
     let seen = ResourceView::read_declared(caller.context(), &key).await;
     let seen = seen.map_err(|failure| undeclared(&key, failure))?;
     Ok(Json(SceneLease::of(&seen.resource, seen.lease.as_ref())))
@@ -232,11 +210,10 @@ async fn get_lease(
 )]
 async fn acquire(
     caller: Caller<role::Runner>,
-    NamePath(id): NamePath<String>,
-    Params(query): Params<TenantQuery>,
+    at: At<String>,
     Body(body): Body<SceneLeaseRequest>,
-) -> Result<(StatusCode, Json<SceneLease>), ApiError> {
-    let key = scene(caller.tenant(query.tenant.as_deref())?, &id)?;
+) -> StatusReply<SceneLease> {
+    let key = scene(&caller, at.tenant.as_deref(), &at.path)?;
     let lease = new_lease_id(&key);
     let ask = body.terms()?.acquire(key.clone(), lease, Undeclared::Refuse);
     let grant = caller.context().acquire(ask, None).await.map_err(|failure| undeclared(&key, failure))?;
@@ -254,11 +231,10 @@ async fn acquire(
 )]
 async fn renew(
     caller: Caller<role::Runner>,
-    NamePath(id): NamePath<String>,
-    Params(query): Params<TenantQuery>,
+    at: At<String>,
     Body(body): Body<SceneLeaseRequest>,
-) -> Result<Json<SceneLease>, ApiError> {
-    let key = scene(caller.tenant(query.tenant.as_deref())?, &id)?;
+) -> Reply<SceneLease> {
+    let key = scene(&caller, at.tenant.as_deref(), &at.path)?;
     let claim = body.claim(Target::Resource(key))?;
     let renewed = caller.context().renew(claim, body.renew_ttl_ms()?, None).await;
     let grant = renewed.map_err(
@@ -277,11 +253,10 @@ async fn renew(
 )]
 async fn release(
     caller: Caller<role::Runner>,
-    NamePath(id): NamePath<String>,
-    Params(query): Params<TenantQuery>,
+    at: At<String>,
     Body(body): Body<SceneLeaseRequest>,
 ) -> Result<StatusCode, ApiError> {
-    let key = scene(caller.tenant(query.tenant.as_deref())?, &id)?;
+    let key = scene(&caller, at.tenant.as_deref(), &at.path)?;
     let claim = body.claim(Target::Resource(key))?;
     match caller.context().release(claim, None).await {
         Err(failure) if !is_lost(&failure) => Err(failure),

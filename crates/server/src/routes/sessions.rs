@@ -16,24 +16,17 @@ use solehold_core::{
     time::Revision,
 };
 use solehold_engine::{LeaseSet, news::SessionNews, store};
-use utoipa_axum::router::OpenApiRouter;
 
 use crate::{
-    Context, Quota,
     context::{about, commands::new_session_id, tenants::Named},
     http::{
-        ApiError, Body, Caller, ChosenSession, GuardedContext, Json, NamePath, Params, TenantQuery, role,
+        ApiError, At, Body, Caller, ChosenSession, Context, Json, Params, Quota, Reply, StatusReply,
+        TenantQuery, role,
     },
     routes::watch::wire_cursor,
 };
 
-pub fn routes() -> OpenApiRouter<GuardedContext> {
-    OpenApiRouter::new()
-        .routes(routes!(open))
-        .routes(routes!(get, close))
-        .routes(routes!(heartbeat))
-        .routes(routes!(news))
-}
+routes![open, get, close, heartbeat, news];
 
 /// The session that a path names. What is no id is no session.
 fn session_id(id: &str) -> Result<SessionId, ApiError> {
@@ -91,7 +84,7 @@ async fn open(
     Params(query): Params<TenantQuery>,
     chosen: ChosenSession,
     Body(body): Body<OpenSession>,
-) -> Result<(StatusCode, Json<SessionBody>), ApiError> {
+) -> StatusReply<SessionBody> {
     let context = caller.context();
     let tenant = caller.tenant(query.tenant.as_deref())?;
     let asked = body.terms()?;
@@ -122,14 +115,13 @@ async fn open(
 )]
 async fn heartbeat(
     caller: Caller<role::Runner>,
-    NamePath(id): NamePath<String>,
-    Params(query): Params<TenantQuery>,
+    at: At<String>,
     Body(body): Body<HeartbeatSession>,
-) -> Result<Json<SessionBody>, ApiError> {
+) -> Reply<SessionBody> {
     let context = caller.context();
-    let id = session_id(&id)?;
+    let id = session_id(&at.path)?;
     let metrics = body.metrics()?;
-    let tenant = context.tenant_of(query.tenant.as_deref(), Named::Session(id)).await?;
+    let tenant = context.tenant_of(at.tenant.as_deref(), Named::Session(id)).await?;
     witness(context, body.sealed_cursor.as_deref()).await?;
     let command = Command::Heartbeat { tenant, session: id, holder: None, metrics };
     let view = context.session(command).await?;
@@ -146,7 +138,7 @@ async fn heartbeat(
     post, path = paths::SESSION_NEWS, tag = "sessions", operation_id = "session_news", request_body = AskNews,
     responses((status = 200, description = "The sessions that something has happened to", body = News))
 )]
-async fn news(caller: Caller<role::Runner>, Body(body): Body<AskNews>) -> Result<Json<News>, ApiError> {
+async fn news(caller: Caller<role::Runner>, Body(body): Body<AskNews>) -> Reply<News> {
     let context = caller.context();
     let NewsTerms { sessions, wait } = body.terms()?;
     let from = body.from.map(|c| store::Cursor { epoch: c.epoch, revision: Revision(c.revision) });
@@ -172,15 +164,11 @@ async fn news(caller: Caller<role::Runner>, Body(body): Body<AskNews>) -> Result
         (status = 404, description = "There is no such session, or it is over"),
     )
 )]
-async fn get(
-    caller: Caller<role::Reader>,
-    NamePath(id): NamePath<String>,
-    Params(query): Params<TenantQuery>,
-) -> Result<Json<SessionBody>, ApiError> {
+async fn get(caller: Caller<role::Reader>, at: At<String>) -> Reply<SessionBody> {
     let context = caller.context();
-    let session = session_id(&id)?;
-    let tenant = context.tenant_of(query.tenant.as_deref(), Named::Session(session)).await?;
-    let view = find(context, &tenant, session).await?.ok_or_else(|| no_session(&id))?;
+    let session = session_id(&at.path)?;
+    let tenant = context.tenant_of(at.tenant.as_deref(), Named::Session(session)).await?;
+    let view = find(context, &tenant, session).await?.ok_or_else(|| no_session(&at.path))?;
     Ok(Json(shown(context, &view).await?))
 }
 
@@ -200,13 +188,9 @@ async fn find(context: &Context, tenant: &Name, id: SessionId) -> Result<Option<
         (status = 404, description = "There is no such session, or it is over"),
     )
 )]
-async fn close(
-    caller: Caller<role::Runner>,
-    NamePath(id): NamePath<String>,
-    Params(query): Params<TenantQuery>,
-) -> Result<Json<ClosedSession>, ApiError> {
-    let id = session_id(&id)?;
-    let tenant = caller.context().tenant_of(query.tenant.as_deref(), Named::Session(id)).await?;
+async fn close(caller: Caller<role::Runner>, at: At<String>) -> Reply<ClosedSession> {
+    let id = session_id(&at.path)?;
+    let tenant = caller.context().tenant_of(at.tenant.as_deref(), Named::Session(id)).await?;
     let released = caller.context().close_session(tenant, id).await?;
     Ok(Json(ClosedSession { session_id: id.0, released: released as u64 }))
 }

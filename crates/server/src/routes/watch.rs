@@ -29,11 +29,9 @@ use solehold_engine::{
     watch::{Filter, Frame, SNAPSHOT_RESOURCES_AT_ONCE, Watch, WatchError},
 };
 use tokio::sync;
-use utoipa_axum::router::OpenApiRouter;
 
 use crate::{
-    Context,
-    http::{ApiError, Caller, GuardedContext, Identity, Params, role},
+    http::{ApiError, Caller, Context, Identity, Params, role},
     state::quota::OpenWatch,
 };
 
@@ -45,9 +43,7 @@ const STOPPING: &str = ": the server is stopping\n\n";
 /// What a browser reads a stream of events by.
 const LAST_EVENT_ID: &str = "last-event-id";
 
-pub fn routes() -> OpenApiRouter<GuardedContext> {
-    OpenApiRouter::new().routes(routes!(watch))
-}
+routes![watch];
 
 /// Streams who owns what, then every change.
 ///

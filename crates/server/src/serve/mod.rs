@@ -27,7 +27,7 @@ use listener::{Listener, bind};
 pub use tls::{Acceptor, Protocols, Tls, TlsError};
 
 use crate::{
-    Context,
+    context::Context,
     context::ContextOptions,
     metrics::Metrics,
     relays::{self, Relays},
@@ -138,7 +138,7 @@ async fn start(
         Some(bound) => bound,
         None => bind(config.listen)?,
     };
-    let relays = Relays::start(&config.relays, context).await.map_err(StartError::Relay)?;
+    let relays = Relays::start(&config.relays, context).await?;
     let acceptor = tls.as_ref().map(Tls::acceptor);
     let scheme = if tls.is_some() { "https" } else { "http" };
     let connections = context.connections().clone();

@@ -36,7 +36,7 @@ use super::{
     json::json_line,
 };
 use crate::{
-    Context,
+    context::Context,
     context::about::{self, Notes},
     error::ApiError,
     metrics::Route,

@@ -19,16 +19,13 @@ use solehold_engine::{
     EngineError,
     store::{Import, ImportReader, Row, StoreError},
 };
-use utoipa_axum::router::OpenApiRouter;
 
-use crate::http::{self, ApiError, Caller, GuardedContext, Json, body_late, role};
+use crate::http::{self, ApiError, Caller, Json, Reply, body_late, role};
 
 /// Largest import in bytes: its rows are held in memory until it is found whole.
 const IMPORT_BYTES_MAX: u64 = 1024 * 1024 * 1024;
 
-pub fn routes() -> OpenApiRouter<GuardedContext> {
-    OpenApiRouter::new().routes(routes!(export)).routes(routes!(import)).routes(routes!(retire))
-}
+routes![export, import, retire];
 
 /// Exports everything that the store keeps, as of one moment, one row per line.
 ///
@@ -78,7 +75,7 @@ async fn retire(
     request_body(content = String, content_type = "application/jsonl", description = "The lines of an export"),
     responses((status = 200, description = "What was imported", body = ImportSummary))
 )]
-async fn import(caller: Caller<role::StoreAdmin>, body: Body) -> Result<Json<ImportSummary>, ApiError> {
+async fn import(caller: Caller<role::StoreAdmin>, body: Body) -> Reply<ImportSummary> {
     let context = caller.context();
     Lines::default().bound("import_bytes", body.size_hint().lower(), IMPORT_BYTES_MAX)?;
     let import = read_rows(body.into_data_stream(), context.limits().request_timeout).await?;

@@ -11,18 +11,14 @@ use solehold_api::{
     resources::DeleteQuery,
 };
 use solehold_core::{command::Command, key::ResourceKey, outcome::Refusal};
-use utoipa_axum::router::OpenApiRouter;
 
 use super::{Site, SitePath, all, changes, keeping};
 use crate::{
-    Context, Quota,
-    http::{ApiError, Body, Caller, GuardedContext, Identity, Json, NamePath, Params, role},
+    http::{ApiError, Body, Caller, Context, Identity, Json, NamePath, Params, Quota, Reply, role},
     routes::resource_view::{ResourceView, resource_page},
 };
 
-pub fn routes() -> OpenApiRouter<GuardedContext> {
-    OpenApiRouter::new().routes(routes!(list, create)).routes(routes!(get, put, remove))
-}
+routes![list, create, get, put, remove];
 
 /// The path of a zone.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
@@ -34,12 +30,6 @@ struct ZonePath {
     site: String,
     /// The number or name of the zone.
     zone_id: String,
-}
-
-impl ZonePath {
-    fn site(&self, caller: &Identity) -> Result<Site, ApiError> {
-        SitePath { tenant: self.tenant.clone(), site: self.site.clone() }.site(caller)
-    }
 }
 
 fn zone_key(site: &Site, id: &ZoneId) -> Result<ResourceKey, ApiError> {
@@ -93,8 +83,8 @@ async fn list(
     caller: Caller<role::Reader>,
     NamePath(path): NamePath<SitePath>,
     Params(query): Params<PageQuery>,
-) -> Result<Json<ZoneList>, ApiError> {
-    let site = path.site(&caller)?;
+) -> Reply<ZoneList> {
+    let site = Site::of(&caller, &path.tenant, &path.site)?;
     site.must_be_of(query.tenant.as_deref())?;
     let asked = site.query(kind::ZONE)?;
     let limit = query.limit.or(Some(PAGE_SIZE_MAX as i64));
@@ -117,8 +107,8 @@ async fn create(
     caller: Caller<role::Admin>,
     NamePath(path): NamePath<SitePath>,
     Body(zone): Body<Zone>,
-) -> Result<Json<Zone>, ApiError> {
-    declare(caller.context(), &path.site(&caller)?, &zone, true).await?;
+) -> Reply<Zone> {
+    declare(caller.context(), &Site::of(&caller, &path.tenant, &path.site)?, &zone, true).await?;
     Ok(Json(zone.filled_in()))
 }
 
@@ -128,11 +118,8 @@ async fn create(
     params(ZonePath),
     responses((status = 200, description = "The zone", body = Zone))
 )]
-async fn get(
-    caller: Caller<role::Reader>,
-    NamePath(path): NamePath<ZonePath>,
-) -> Result<Json<Zone>, ApiError> {
-    let key = zone_key(&path.site(&caller)?, &ZoneId::from_path(&path.zone_id))?;
+async fn get(caller: Caller<role::Reader>, NamePath(path): NamePath<ZonePath>) -> Reply<Zone> {
+    let key = zone_key(&Site::of(&caller, &path.tenant, &path.site)?, &ZoneId::from_path(&path.zone_id))?;
     let seen = ResourceView::read_declared(caller.context(), &key).await?;
     let zone = Zone::of(&seen.resource).ok_or(Refusal::NoResource(key))?;
     Ok(Json(zone.filled_in()))
@@ -148,8 +135,8 @@ async fn put(
     caller: Caller<role::Admin>,
     NamePath(path): NamePath<ZonePath>,
     Body(zone): Body<Zone>,
-) -> Result<Json<Zone>, ApiError> {
-    let site = path.site(&caller)?;
+) -> Reply<Zone> {
+    let site = Site::of(&caller, &path.tenant, &path.site)?;
     if zone.zone_id.to_string() != path.zone_id {
         return Err(FieldError::new("zone_id", "is not the one in the path").into());
     }
@@ -170,9 +157,9 @@ async fn remove(
     caller: Caller<role::Admin>,
     NamePath(path): NamePath<ZonePath>,
     Params(query): Params<DeleteQuery>,
-) -> Result<Json<Deleted>, ApiError> {
+) -> Reply<Deleted> {
     let context = caller.context();
-    let site = path.site(&caller)?;
+    let site = Site::of(&caller, &path.tenant, &path.site)?;
     let key = zone_key(&site, &ZoneId::from_path(&path.zone_id))?;
     let former = ResourceView::read(context, &key).await?.and_then(|seen| Zone::of(&seen.resource));
     let cameras = cameras_of(context, &site, [former.as_ref(), None]).await?;

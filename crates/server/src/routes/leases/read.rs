@@ -14,16 +14,11 @@ use solehold_core::{
     lease::LeaseStatus,
 };
 use solehold_engine::store::{EventQuery, ResourcePage, ResourceQuery};
-use utoipa_axum::router::OpenApiRouter;
 
-use super::{
-    lease_id,
-    reply::{self, Reply},
-};
+use super::{lease_id, no_lease};
 use crate::{
-    Context,
     context::tenants::Named,
-    http::{ApiError, Caller, GuardedContext, Json, NamePath, Params, TenantQuery, role},
+    http::{ApiError, At, Caller, Context, Json, NamePath, Params, Reply, TenantQuery, role},
     routes::{
         history::event_page,
         resource_view::{ResourceView, nobody_holds, resource_key, resource_page},
@@ -31,14 +26,7 @@ use crate::{
     },
 };
 
-pub fn routes() -> OpenApiRouter<GuardedContext> {
-    OpenApiRouter::new()
-        .routes(routes!(list))
-        .routes(routes!(get))
-        .routes(routes!(history))
-        .routes(routes!(of_runner))
-        .routes(routes!(of_camera))
-}
+routes![list, get, history, of_runner, of_camera];
 
 /// Returns a lease. `success` says whether it is held; if it has ended, the answer says how.
 #[utoipa::path(
@@ -49,19 +37,15 @@ pub fn routes() -> OpenApiRouter<GuardedContext> {
         (status = 404, description = "There is no such lease, and no event of one is kept"),
     )
 )]
-async fn get(
-    caller: Caller<role::Reader>,
-    NamePath(id): NamePath<String>,
-    Params(query): Params<TenantQuery>,
-) -> Reply {
+async fn get(caller: Caller<role::Reader>, at: At<String>) -> Reply<Envelope> {
     let context = caller.context();
-    let lease = lease_id(&id)?;
-    let tenant = context.tenant_of(query.tenant.as_deref(), Named::Lease(lease)).await?;
+    let lease = lease_id(&at.path)?;
+    let tenant = context.tenant_of(at.tenant.as_deref(), Named::Lease(lease)).await?;
     if let Some(held) = held(context, &tenant, lease).await? {
         return Ok(Json(Envelope::held(held)));
     }
     let past = context.find_past(&by_id(&tenant, lease)).await?;
-    let past = past.ok_or_else(|| reply::no_lease(&id))?;
+    let past = past.ok_or_else(|| no_lease(&at.path))?;
     Ok(Json(Envelope::over(past.shown())))
 }
 
@@ -95,7 +79,7 @@ async fn history(
     caller: Caller<role::Reader>,
     NamePath(id): NamePath<String>,
     Params(query): Params<HistoryQuery>,
-) -> Result<Json<LeaseHistory>, ApiError> {
+) -> Reply<LeaseHistory> {
     let context = caller.context();
     let lease = lease_id(&id)?;
     let tenant = context.tenant_of(query.tenant.as_deref(), Named::Lease(lease)).await?;
@@ -106,7 +90,7 @@ async fn history(
         Ok(is_held || context.find_past(&by_id(&tenant, lease)).await?.is_some())
     };
     if events.is_empty() && !is_known().await? {
-        return Err(reply::no_lease(&id));
+        return Err(no_lease(&id));
     }
     Ok(Json(LeaseHistory { lease_id: lease.0, events, next }))
 }
@@ -121,7 +105,7 @@ async fn of_runner(
     caller: Caller<role::Reader>,
     NamePath(runner): NamePath<String>,
     Params(query): Params<PageQuery>,
-) -> Result<Json<LeaseList>, ApiError> {
+) -> Reply<LeaseList> {
     let tenant = caller.tenant_or_all(query.tenant.as_deref())?;
     let holder = field::maybe_name("runner_id", Some(&runner))?;
     let asked = ResourceQuery { holder, leased: Some(true), undeclared: true, ..Default::default() };
@@ -141,14 +125,10 @@ async fn of_runner(
         (status = 404, description = "Nobody holds it, or there is no such camera"),
     )
 )]
-async fn of_camera(
-    caller: Caller<role::Reader>,
-    NamePath(camera): NamePath<String>,
-    Params(query): Params<TenantQuery>,
-) -> Reply {
-    let name = field::name("camera_uuid", &camera)?;
-    let tenant = caller.context().tenant_of(query.tenant.as_deref(), Named::Camera(&name)).await?;
-    let key = resource_key(tenant, kind::CAMERA, "camera_uuid", &camera)?;
+async fn of_camera(caller: Caller<role::Reader>, at: At<String>) -> Reply<Envelope> {
+    let name = field::name("camera_uuid", &at.path)?;
+    let tenant = caller.context().tenant_of(at.tenant.as_deref(), Named::Camera(&name)).await?;
+    let key = resource_key(tenant, kind::CAMERA, "camera_uuid", &at.path)?;
     caller.must_see(&key)?;
     let loaded = caller.context().engine().resource(&key).await?;
     let seen = ResourceView::of(&loaded, &key);
@@ -176,7 +156,7 @@ async fn list(
     caller: Caller<role::Reader>,
     Params(query): Params<LeaseQuery>,
     Params(filter): Params<LeaseFilter>,
-) -> Result<Json<LeaseList>, ApiError> {
+) -> Reply<LeaseList> {
     let tenant = caller.tenant_or_all(query.tenant.as_deref())?;
     let status = filter.status.unwrap_or(LeaseStatus::Active);
     let runner = query.runner_id.as_deref();
