@@ -102,64 +102,44 @@ impl Ended {
     }
 }
 
-/// The public name of an event.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum EventName {
-    LeasePending,
-    LeaseAcquired,
-    /// A lease was renewed; sent to live watchers that ask for it, never stored (rule 19).
-    LeaseRenewed,
-    LeaseReleased,
-    LeaseExpired,
-    /// A lease was ended by a caller other than its holder.
-    LeaseRevoked,
-    /// An expired lease was taken over by another holder before it was swept.
-    LeaseStolen,
-    /// A resource is not held back any longer, since its old holder is fenced off.
-    HoldBackLifted,
-    StateChanged,
-    /// A resource was declared or changed.
-    ResourceDeclared,
-    ResourceDeleted,
-    /// Something beside a resource has changed that applies to it.
-    ConfigChanged,
+/// Event names with the texts that stand for them, the same in the store, on the wire and in metrics.
+macro_rules! event_names {
+    ($count:literal: $($(#[$doc:meta])* $name:ident = $text:literal,)*) => {
+        /// The public name of an event.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+        #[serde(rename_all = "snake_case")]
+        pub enum EventName { $($(#[$doc])* $name,)* }
+
+        impl EventName {
+            /// All of them, in the order above.
+            pub const ALL: [Self; $count] = [$(Self::$name,)*];
+
+            pub fn as_str(self) -> &'static str {
+                match self { $(Self::$name => $text,)* }
+            }
+        }
+    };
 }
 
-impl EventName {
-    /// All of them, in the order above.
-    pub const ALL: [Self; 12] = [
-        Self::LeasePending,
-        Self::LeaseAcquired,
-        Self::LeaseRenewed,
-        Self::LeaseReleased,
-        Self::LeaseExpired,
-        Self::LeaseRevoked,
-        Self::LeaseStolen,
-        Self::HoldBackLifted,
-        Self::StateChanged,
-        Self::ResourceDeclared,
-        Self::ResourceDeleted,
-        Self::ConfigChanged,
-    ];
-
-    /// The name in snake case, the same in the store, on the wire and in metrics.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::LeasePending => "lease_pending",
-            Self::LeaseAcquired => "lease_acquired",
-            Self::LeaseRenewed => "lease_renewed",
-            Self::LeaseReleased => "lease_released",
-            Self::LeaseExpired => "lease_expired",
-            Self::LeaseRevoked => "lease_revoked",
-            Self::LeaseStolen => "lease_stolen",
-            Self::HoldBackLifted => "hold_back_lifted",
-            Self::StateChanged => "state_changed",
-            Self::ResourceDeclared => "resource_declared",
-            Self::ResourceDeleted => "resource_deleted",
-            Self::ConfigChanged => "config_changed",
-        }
-    }
+event_names! { 12:
+    LeasePending = "lease_pending",
+    LeaseAcquired = "lease_acquired",
+    /// Sent to live watchers that ask for it, never stored (rule 19).
+    LeaseRenewed = "lease_renewed",
+    LeaseReleased = "lease_released",
+    LeaseExpired = "lease_expired",
+    /// Ended by a caller other than its holder.
+    LeaseRevoked = "lease_revoked",
+    /// An expired lease was taken over by another holder before it was swept.
+    LeaseStolen = "lease_stolen",
+    /// A resource is not held back any longer, since its old holder is fenced off.
+    HoldBackLifted = "hold_back_lifted",
+    StateChanged = "state_changed",
+    /// Declared or changed.
+    ResourceDeclared = "resource_declared",
+    ResourceDeleted = "resource_deleted",
+    /// Something beside a resource has changed that applies to it.
+    ConfigChanged = "config_changed",
 }
 
 impl fmt::Display for EventName {

@@ -202,12 +202,6 @@ impl Resource {
             && self.held_back_until.is_none_or(|until| until <= now)
     }
 
-    /// The ids of its lease and its pending lease.
-    pub fn lease_ids(&self) -> impl Iterator<Item = LeaseId> {
-        let held = self.lease.as_ref().map(|l| l.id);
-        held.into_iter().chain(self.pending.as_ref().map(|p| p.id))
-    }
-
     /// Its holder. An expired lease counts until it is swept.
     pub fn holder(&self) -> Option<HolderKey> {
         let lease = self.lease.as_ref()?;

@@ -189,7 +189,6 @@ pub enum Refusal {
     /// There is no such resource, or none of this tenant's.
     #[error("resource {0} does not exist")]
     NoResource(ResourceKey),
-    /// Another holder has it.
     #[error("held by {holder} with token {token}, for another {retry_after_ms} ms unless it is renewed")]
     Held {
         holder: Name,
@@ -206,7 +205,6 @@ pub enum Refusal {
     /// There is no such lease, or none of this tenant's.
     #[error("lease {0} does not exist or has ended")]
     NoLease(LeaseId),
-    /// The proof does not match the lease.
     #[error("the {what} does not match the lease, which {holder} holds with token {token}")]
     NotYours { what: &'static str, holder: Name, token: Token },
     #[error("no proof of the lease: give its token, lease id, session or holder")]
@@ -228,13 +226,11 @@ pub enum Refusal {
     /// The session is over, or was never opened.
     #[error("session {session} {why}")]
     NoSession { session: SessionId, why: SessionOver },
-    /// The session belongs to another holder.
     #[error("session {session} does not belong to {holder}")]
     NotYourSession { session: SessionId, holder: Name },
     /// The holder is draining or under maintenance.
     #[error("holder {0} is draining and accepts no more leases")]
     Draining(Name),
-    /// The session holds as many leases as its capacity allows.
     #[error("session {session} is at its capacity of {capacity} leases")]
     AtCapacity { session: SessionId, capacity: u32 },
     /// The holder has as many leases as its capacity allows, by its name and in sessions.
@@ -253,10 +249,8 @@ pub enum Refusal {
         /// The sequence stored under the same token.
         stored: u64,
     },
-    /// The resource already has a pending lease.
     #[error("the resource is already being handed over to {holder}")]
     AlreadyPending { holder: Name },
-    /// As many resources of the kind are pending as the move budget allows.
     #[error(
         "the move budget is used up: {budget} resources of kind {kind} are already being handed over; \
          try again when one of them has moved"
@@ -266,7 +260,6 @@ pub enum Refusal {
         budget: u32,
         kind: Name,
     },
-    /// A held resource can only be deleted by force.
     #[error("the resource is held by {holder} with token {token}; delete it with force, or release it first")]
     InUse { holder: Name, token: Token },
     #[error("already exists")]
@@ -276,7 +269,6 @@ pub enum Refusal {
     NoHolder(Name),
     #[error("{collection} {id} does not exist")]
     NoRecord { collection: Name, id: Name },
-    /// The record was changed after it was read: read it again.
     #[error("{collection} {id} was changed concurrently; read it again")]
     RecordChanged { collection: Name, id: Name },
     /// A number is outside its bounds (rule 25).

@@ -55,7 +55,6 @@ struct Job {
     _places: OwnedSemaphorePermit,
 }
 
-/// The queue of a lane.
 #[derive(Debug, Clone)]
 struct Intake {
     jobs: mpsc::Sender<Job>,

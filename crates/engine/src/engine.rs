@@ -174,7 +174,6 @@ impl Engine {
         self.parts.store.clock_slack_ms()
     }
 
-    /// The longest ttl that may be asked for.
     pub fn ttl_max_ms(&self) -> u64 {
         self.parts.store.ttl_max_ms()
     }
@@ -291,7 +290,6 @@ impl Engine {
         self.parts.hub.session_news(asked, tenant, from, wait).await
     }
 
-    /// The number of open watches.
     pub fn watchers(&self) -> usize {
         self.parts.hub.watchers()
     }

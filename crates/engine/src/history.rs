@@ -78,7 +78,6 @@ impl Seal {
         Some(Self { key: key.try_into().ok()? })
     }
 
-    /// The key, to be kept in the store.
     pub fn key(&self) -> &[u8] {
         &self.key
     }

@@ -11,7 +11,6 @@ use std::path::PathBuf;
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 use solehold_core::{
-    Decisions,
     command::{Command, Footprint},
     event::Event,
     key::{HolderKey, LeaseId, Name, RequestKey, ResourceKey, SessionId},
@@ -85,12 +84,6 @@ pub struct BatchDecision {
     pub events: Vec<Event>,
     /// The last revision given.
     pub revision: Revision,
-}
-
-impl From<&Decisions> for BatchDecision {
-    fn from(decisions: &Decisions) -> Self {
-        Self { events: decisions.events().cloned().collect(), revision: decisions.moment.revision }
-    }
 }
 
 /// Where the history stands. The epoch changes when the store was restored or failed over (rule 23).
@@ -424,16 +417,6 @@ pub struct Import {
     pub events: Vec<Event>,
     /// How many lines stand between its first and its last.
     pub rows: u64,
-}
-
-impl Import {
-    pub fn read(lines: impl IntoIterator<Item = Row>) -> Result<Self, StoreError> {
-        let mut reader = ImportReader::default();
-        for line in lines {
-            reader.take(line)?;
-        }
-        reader.finish()
-    }
 }
 
 /// Reads an export line by line; refuses one that is cut off, out of order, or of another format.

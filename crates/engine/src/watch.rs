@@ -30,12 +30,10 @@ use crate::{
     error::EngineError,
     flow::{self, Flow},
     news::SessionNotifier,
-    store::{Cursor, EventQuery, LoadedRows, ResourcePage, ResourceQuery, Store, StoreError},
+    store::{Cursor, EventQuery, ResourcePage, ResourceQuery, Store, StoreError},
 };
 
-/// Events in the shared window.
 const WINDOW_EVENTS: usize = 8_192;
-/// Events that are read from the store at a time.
 const PAGE_EVENTS: usize = 500;
 /// Renewals that a watcher may be behind before it misses some.
 const RENEWALS_BEHIND_MAX: usize = 1_024;
@@ -66,7 +64,6 @@ impl Filter {
     }
 }
 
-/// One message of a watch.
 #[derive(Debug, Clone)]
 pub enum Frame {
     /// A page of all resources that match, and the leases on them: all pages are of one moment, and the last has no
@@ -104,8 +101,8 @@ impl From<StoreError> for WatchError {
 
 /// How far the tail has read.
 #[derive(Debug, Clone, Copy, PartialEq)]
-struct Head {
-    cursor: Option<Cursor>,
+pub(crate) struct Head {
+    pub(crate) cursor: Option<Cursor>,
     /// Counts successful reads of the store.
     reads: u64,
     is_stopping: bool,
@@ -145,9 +142,9 @@ struct PendingRenewals {
 
 /// Tails the store for all watchers.
 pub struct Hub {
-    store: Arc<dyn Store>,
+    pub(crate) store: Arc<dyn Store>,
     window: RwLock<Option<Window>>,
-    head: watch::Sender<Head>,
+    pub(crate) head: watch::Sender<Head>,
     renewals: broadcast::Sender<Arc<LeaseView>>,
     renewed: Mutex<PendingRenewals>,
     were_renewed: Notify,
@@ -223,11 +220,6 @@ impl Hub {
         }
     }
 
-    /// How far the tail has read.
-    pub(crate) fn read_up_to(&self) -> Option<Cursor> {
-        self.head.borrow().cursor
-    }
-
     /// Which of the sessions have news in the events after `from`; none if the window does not reach back so far.
     pub(crate) fn news_after(
         &self,
@@ -238,10 +230,6 @@ impl Hub {
         let window = self.window.read();
         let events = window.as_ref()?.all_after(from)?.filter(|event| may_see(event));
         Some(events.flat_map(|event| event.is_news_to()).filter(|id| of.contains(id)).collect())
-    }
-
-    pub(crate) async fn load(&self, wanted: &Footprint) -> Result<LoadedRows, EngineError> {
-        Ok(self.store.load(wanted).await?)
     }
 
     fn start_over(&self) {
@@ -367,7 +355,6 @@ impl Hub {
         Ok(watch)
     }
 
-    /// The number of open watches.
     pub fn watchers(&self) -> usize {
         self.watchers.load(Ordering::SeqCst)
     }

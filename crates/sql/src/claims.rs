@@ -65,7 +65,6 @@ impl Transition {
         self
     }
 
-    /// The claim that it rests on.
     pub fn proof(&self) -> &Proof {
         &self.proof
     }
@@ -75,7 +74,6 @@ impl Transition {
         self.from.as_deref()
     }
 
-    /// The state that it leads to.
     pub fn to(&self) -> &str {
         &self.to
     }
@@ -93,7 +91,6 @@ pub enum Attempts {
 }
 
 impl Claims {
-    /// Claims on this table.
     pub fn new(table: ClaimTable) -> Self {
         let statements = Statements::new(&table);
         Self { table, statements, floors: Floors::default(), turns: Semaphore::new(CLAIMS_AT_ONCE) }

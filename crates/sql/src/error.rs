@@ -12,7 +12,6 @@ pub enum Error {
         /// The kind of argument, such as "column".
         what: &'static str,
         value: String,
-        /// What would be accepted.
         wanted: String,
     },
     /// PostgreSQL refused, or could not be reached.
@@ -34,7 +33,6 @@ impl Error {
         Self::Invalid { what, value: value.into(), wanted: wanted.into() }
     }
 
-    /// Refuses a value outside its bounds.
     pub(crate) fn unless_within<T: PartialOrd + std::fmt::Debug>(
         what: &'static str,
         value: T,

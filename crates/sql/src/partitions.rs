@@ -37,7 +37,6 @@ use crate::{
 pub struct Partition {
     pub group: String,
     pub topic: String,
-    /// The number of the partition.
     pub number: i32,
 }
 
@@ -62,7 +61,6 @@ pub struct Tenure {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Checkpoint {
     pub offset: i64,
-    /// A digest of its content.
     pub digest: i64,
 }
 
@@ -337,11 +335,8 @@ fn check_names(partition: &Partition) -> Result<(), Error> {
         }
     }
     if partition.number < 0 {
-        return Err(Error::invalid(
-            "partition",
-            partition.number.to_string(),
-            "partitions are numbered from 0",
-        ));
+        let wanted = "partitions are numbered from 0";
+        return Err(Error::invalid("partition", partition.number.to_string(), wanted));
     }
     Ok(())
 }

@@ -79,7 +79,6 @@ impl RowId {
         }
     }
 
-    /// As it stands in JSON.
     pub(crate) fn to_json(&self) -> serde_json::Value {
         match self {
             Self::Uuid(id) => id.to_string().into(),
@@ -160,7 +159,6 @@ impl Ids {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Proof {
     pub id: RowId,
-    /// Who claimed it.
     pub owner: Owner,
     /// The number of this claim of the row: a fencing token for everything that the work touches.
     pub epoch: i64,

@@ -30,7 +30,6 @@ pub struct ClaimTable {
     pub(crate) indexes: Vec<Vec<String>>,
 }
 
-/// Where a row is buried.
 #[derive(Debug, Clone)]
 pub(crate) struct Dead {
     pub(crate) at: String,
@@ -244,11 +243,9 @@ fn condition(sql: String) -> Result<String, Error> {
     }
     let comment = sql.contains("--") || sql.contains("/*");
     if depth != 0 || in_string || comment || sql.trim().is_empty() {
-        return Err(Error::invalid(
-            "claimable condition",
-            sql,
-            "use one SQL condition with balanced parentheses and quotes, without comments or semicolons",
-        ));
+        let wanted =
+            "use one SQL condition with balanced parentheses and quotes, without comments or semicolons";
+        return Err(Error::invalid("claimable condition", sql, wanted));
     }
     Ok(sql)
 }

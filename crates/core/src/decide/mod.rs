@@ -108,7 +108,6 @@ pub fn decide_all<'c>(
     Ok(Decisions { outcomes, changes, moment })
 }
 
-/// Why a decision ends early.
 enum Stop {
     Refused(Box<Refusal>),
     Late(FoundLate),
@@ -126,7 +125,6 @@ impl From<FoundLate> for Stop {
     }
 }
 
-/// A decision in the making.
 struct Draft<'a> {
     ledger: &'a Ledger,
     by: &'a Actor,

@@ -186,10 +186,8 @@ impl Draft<'_> {
         for key in &keys {
             let Some(mut resource) = self.ledger.resource(key).cloned() else { continue };
             if let Some(pending) = resource.pending.clone().filter(|p| p.session == id) {
-                self.emit(
-                    &mut resource,
-                    What::Expired(Ended::of_pending(&pending, "its session was closed")),
-                );
+                let ended = Ended::of_pending(&pending, "its session was closed");
+                self.emit(&mut resource, What::Expired(ended));
             }
             self.settle_wholly(&mut resource)?;
             if resource.lease.as_ref().is_some_and(|l| l.tenure.session() == Some(id)) {

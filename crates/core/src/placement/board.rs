@@ -25,7 +25,6 @@ pub struct Item<'a> {
     pub reason: Reason,
 }
 
-/// The state of planning.
 pub struct Board<'a> {
     pub policy: &'a Policy,
     pub fleet: Fleet<'a>,

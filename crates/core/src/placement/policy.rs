@@ -67,7 +67,6 @@ pub struct Policy {
     pub settle_ms: u64,
     /// After this time a hand-over is stuck: it holds no budget any longer.
     pub stuck_after_ms: u64,
-    /// The present shift between deployment groups.
     pub shift: Option<Shift>,
     /// Static placement: these runners hold what is listed for them, as kind and key, and nothing else.
     pub static_lists: BTreeMap<Name, BTreeSet<(Name, Name)>>,

@@ -20,7 +20,6 @@ use crate::{
 /// Events that are read at a time.
 const EVENTS_AT_ONCE: usize = 500;
 
-/// Reads the events of a data folder.
 pub(super) struct Reader {
     file: PathBuf,
     /// None once the folder is closed.

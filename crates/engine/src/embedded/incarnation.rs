@@ -43,14 +43,12 @@ impl FileIdentity {
     }
 }
 
-/// What the database says of itself.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct DatabaseStamp {
     run: Uuid,
     place: FileIdentity,
 }
 
-/// What the file beside it says.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct FileStamp {
     run: Uuid,
@@ -60,7 +58,6 @@ struct FileStamp {
     now: StoreTime,
 }
 
-/// The incarnation of an open folder.
 #[derive(Debug)]
 pub(super) struct Incarnation {
     path: PathBuf,

@@ -38,7 +38,6 @@ use crate::{
 pub use folder::Lock;
 use incarnation::Incarnation;
 
-/// The store in a folder.
 const FILE: &str = "solehold.db";
 
 /// Older versions of SQLite can corrupt a database in WAL mode.
@@ -47,7 +46,6 @@ const SQLITE_LEAST: i32 = 3_051_003;
 /// Pages of 4 KiB that are written ahead before they are copied to their places.
 const WAL_PAGES_MAX: u32 = 8_192;
 
-/// Bounds of a data folder.
 #[derive(Debug, Clone, Copy)]
 pub struct FolderLimits {
     /// The log is folded into the snapshot when it is larger than this.
@@ -107,7 +105,6 @@ impl Folder {
         Self::open_with(path, FolderLimits::default())
     }
 
-    /// The same with bounds of one's own.
     pub fn open_with(path: &Path, limits: FolderLimits) -> Result<Self, StoreError> {
         let lock = Lock::take(path)?;
         Self::open_locked(path, limits, lock).map_err(|error| or_full_disk(path, error))

@@ -108,7 +108,6 @@ pub(super) fn write(db: &Connection, entry: &Entry) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Writes the clock.
 pub(super) fn write_clock(db: &Connection, mark: &Mark, cursor: Cursor) -> Result<(), StoreError> {
     let mark = serde_json::to_string(mark).map_err(|e| unreadable("mark", e))?;
     let sql =

@@ -62,8 +62,6 @@ use std::{
     time::Duration,
 };
 
-#[doc(hidden)] // for the fuzz targets
-pub use self::connection::target::Target as ConnectionTarget;
 pub use self::connection::target::Target;
 use async_trait::async_trait;
 use parking_lot::Mutex;

@@ -11,10 +11,7 @@ use tokio_postgres::types::{ToSql, Type};
 
 use super::{
     PostgresStore,
-    batch::{
-        changes::ResourceChanges,
-        write::{RowsBefore, Writes},
-    },
+    batch::write::{ResourceChanges, RowsBefore, Writes},
     clock::{Reading, pace::Timekeeper},
     connection::pool::{Conn, Purpose, in_time},
     fault::Fault,
@@ -22,7 +19,7 @@ use super::{
     statements::Sql,
     tables::{
         columns::EventPart,
-        part::list,
+        part::{Part, list},
         rows::{self, HolderColumns, RecordColumns, RequestColumns, SessionColumns, WholeResourceColumns},
     },
 };
@@ -33,7 +30,6 @@ use crate::{
     store::{Cursor, EXPORT_FORMAT, Header, Import, Row, StoreError},
 };
 
-/// A large store takes long.
 const TRANSFER: Duration = Duration::from_secs(600);
 /// How many attempts are made while other replicas hold locks, or after the clock was stepped.
 const ATTEMPTS: u32 = 20;
@@ -51,20 +47,17 @@ impl PostgresStore {
         let mut attempt = 1;
         loop {
             let lent = self.lend(Purpose::Read).await.map_err(Fault::told)?;
-            let fault = match in_time("exporting", TRANSFER, self.export_from(&lent, out)).await {
+            match in_time("exporting", TRANSFER, self.export_from(&lent, out)).await {
                 Ok(()) => {
                     lent.give_back();
                     return Ok(());
                 }
-                Err(fault) => fault,
-            };
-            // The connection is dropped, and with it the snapshot. What has begun cannot begin again.
-            match fault {
-                Fault::Stepped if attempt < ATTEMPTS && !out.has_begun() => {
-                    self.mend_and_retry(&Fault::Stepped).await?;
+                // The connection is dropped, and with it the snapshot. What has begun cannot begin again.
+                Err(fault @ Fault::Stepped) if attempt < ATTEMPTS && !out.has_begun() => {
+                    self.mend_and_retry(&fault).await?;
                     attempt += 1;
                 }
-                fault => return Err(fault.told()),
+                Err(fault) => return Err(fault.told()),
             }
         }
     }
@@ -87,38 +80,29 @@ impl PostgresStore {
             retired: reading.clock.retired_to.is_some(),
         }))
         .await?;
-        let sql = format!("SELECT {} FROM solehold.sessions s ORDER BY s.id", list::<SessionColumns>());
         // Waiters are connections, and so are their rooms: they ask again at the new store.
         let session = |row: &_| {
             let session = rows::session(row)?;
             Ok((!session.is_room()).then_some(Row::Session(Session { waiting: 0, ..session })))
         };
-        give(conn, out, &sql, session).await?;
-        let sql =
-            format!("SELECT {} FROM solehold.holders h ORDER BY h.tenant, h.name", list::<HolderColumns>());
-        give(conn, out, &sql, |row| Ok(Some(Row::Holder(rows::holder(row)?)))).await?;
-        let sql = format!(
-            "SELECT {} FROM solehold.resources r JOIN solehold.leases l ON l.resource_id = r.id \
-             LEFT JOIN solehold.states t ON t.resource_id = r.id ORDER BY r.tenant, r.kind, r.key",
-            list::<WholeResourceColumns>()
-        );
+        give::<SessionColumns>(conn, out, "sessions s ORDER BY s.id", session).await?;
+        let holder = |row: &_| Ok(Some(Row::Holder(rows::holder(row)?)));
+        give::<HolderColumns>(conn, out, "holders h ORDER BY h.tenant, h.name", holder).await?;
+        let resources = "resources r JOIN solehold.leases l ON l.resource_id = r.id \
+             LEFT JOIN solehold.states t ON t.resource_id = r.id ORDER BY r.tenant, r.kind, r.key";
         let resource =
             |row: &_| Ok(Some(Row::Resource(Resource { queued: 0, ..rows::whole_resource(row)?.1 })));
-        give(conn, out, &sql, resource).await?;
-        let sql = format!(
-            "SELECT {} FROM solehold.requests q ORDER BY q.tenant, q.kind, q.key, q.holder, q.request",
-            list::<RequestColumns>()
-        );
+        give::<WholeResourceColumns>(conn, out, resources, resource).await?;
+        let requests = "requests q ORDER BY q.tenant, q.kind, q.key, q.holder, q.request";
         let request = |row: &_| {
             let (request, spent) = rows::request(row)?;
             Ok(Some(Row::Request { request, spent }))
         };
-        give(conn, out, &sql, request).await?;
-        let sql =
-            format!("SELECT {} FROM solehold.records d ORDER BY d.collection, d.id", list::<RecordColumns>());
-        give(conn, out, &sql, |row| Ok(Some(Row::Record(rows::record(row)?)))).await?;
-        let sql = format!("SELECT {} FROM solehold.lease_events e ORDER BY e.revision", list::<EventPart>());
-        give(conn, out, &sql, |row| Ok(Some(Row::Event(rows::event(row)?)))).await?;
+        give::<RequestColumns>(conn, out, requests, request).await?;
+        let record = |row: &_| Ok(Some(Row::Record(rows::record(row)?)));
+        give::<RecordColumns>(conn, out, "records d ORDER BY d.collection, d.id", record).await?;
+        let event = |row: &_| Ok(Some(Row::Event(rows::event(row)?)));
+        give::<EventPart>(conn, out, "lease_events e ORDER BY e.revision", event).await?;
         conn.simple("COMMIT").await
     }
 
@@ -204,15 +188,16 @@ impl PostgresStore {
     }
 }
 
-/// Gives the rows of a query as they come. The server sends no more than is taken.
-async fn give(
+/// Gives the rows of a table as they come. The server sends no more than is taken.
+async fn give<P: Part>(
     conn: &Conn,
     out: &mut Exporter,
-    sql: &str,
+    from: &str,
     read: impl Fn(&tokio_postgres::Row) -> Result<Option<Row>, Fault>,
 ) -> Result<(), Fault> {
     let none: [(&(dyn ToSql + Sync), Type); 0] = [];
-    let mut found = pin!(conn.client.query_typed_raw(sql, none).await?);
+    let sql = format!("SELECT {} FROM solehold.{from}", list::<P>());
+    let mut found = pin!(conn.client.query_typed_raw(&sql, none).await?);
     while let Some(row) = found.try_next().await? {
         if let Some(row) = read(&row)? {
             out.put(row).await?;

@@ -15,7 +15,6 @@ use crate::{
     store::{BatchDecision, Cursor, StoreError},
 };
 
-/// All rows, and the clock.
 pub(super) struct Rows {
     pub(super) state: Ledger,
     pub(super) events: VecDeque<Event>,

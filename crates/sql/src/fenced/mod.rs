@@ -42,10 +42,7 @@ pub enum Fencing {
     /// It may. The mark is this token or was raised to it; the row is locked until the transaction ends.
     Admitted,
     /// It may not: roll back. A newer token has been used, or this one by another session.
-    Stale {
-        /// The newest token that was used.
-        newest: u64,
-    },
+    Stale { newest: u64 },
 }
 
 /// The table of marks in the application's database.

@@ -257,14 +257,11 @@ impl Idempotent {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoredResponse {
     pub status: u16,
-    /// The media type of the body.
     pub content_type: String,
-    /// The body, text.
     pub body: String,
 }
 
 impl StoredResponse {
-    /// A JSON answer.
     pub fn json(status: u16, body: &Value) -> Self {
         Self { status, content_type: "application/json".into(), body: body.to_string() }
     }

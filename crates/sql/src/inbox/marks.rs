@@ -16,9 +16,7 @@ use crate::Error;
 /// A message that takes effect.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mark {
-    /// What names its command.
     pub key: Key,
-    /// What it says.
     pub payload: PayloadHash,
     /// Where it stands in its partition. No two marks of a batch have the same position.
     pub position: i64,
@@ -35,7 +33,6 @@ pub enum Marked {
     Conflict,
 }
 
-/// A mark, as it is listed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListedMark {
     pub scope: String,

@@ -76,14 +76,11 @@ impl ReconcilerConfig {
         Error::unless_within("batch size", self.batch_size, 1..=BATCH_ROWS_MAX)?;
         Error::unless_within("concurrency", self.concurrency, 1..=OBSERVATIONS_MAX)?;
         Error::unless_within("number of attempts", self.attempts_max, 1..=i32::MAX as u32)?;
-        match table.state {
-            Some(_) => Ok(()),
-            None => Err(Error::invalid(
-                "table",
-                table.name(),
-                "name its state column: a reconciler changes states",
-            )),
+        if table.state.is_none() {
+            let wanted = "name its state column: a reconciler changes states";
+            return Err(Error::invalid("table", table.name(), wanted));
         }
+        Ok(())
     }
 
     /// How long a row waits after attempt number `attempts`.

@@ -168,10 +168,6 @@ impl<O: Observer> Reconciler<O> {
         Ok(report)
     }
 
-    fn unreachable_pause(&self) -> Duration {
-        self.outages.lock().pause(self.config.unreachable_backoff(), rand::random())
-    }
-
     /// Reports that the observer is away, or back again: when that changes, not with each cycle.
     fn note_outage(&self, report: &CycleReport, ended: BootTime) {
         let worker_id = &self.config.worker;

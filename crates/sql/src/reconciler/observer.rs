@@ -108,7 +108,6 @@ pub enum Observation {
 }
 
 impl Observation {
-    /// The row moves to another state.
     pub fn moved(to: &str) -> Self {
         Self::Moved { to: to.to_owned(), set: Map::new() }
     }

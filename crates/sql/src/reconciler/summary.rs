@@ -10,7 +10,6 @@ pub struct Summary {
     pub scanned: u64,
     /// Rows moved, by the state they moved to.
     pub moved: BTreeMap<String, u64>,
-    /// Rows that had not changed.
     pub skipped: u64,
     /// Observations and effects that failed because of their row.
     pub errors: u64,

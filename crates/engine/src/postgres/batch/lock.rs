@@ -51,7 +51,6 @@ pub(crate) struct LockedResource {
     pub(crate) created_at: StoreTime,
 }
 
-/// Rows that are locked and loaded.
 pub(crate) struct LockedRows {
     pub(crate) state: Ledger,
     pub(crate) reading: Reading,

@@ -1,7 +1,14 @@
 //! One batch, one transaction: plan, lock, decide, write, commit; and how each failure is handled.
+//!
+//! ```text
+//!   attempt --> committed    `learn` puts what was written into the cache, whose contents are only hints
+//!           |-> Before       nothing was done: again with fresh rows, while `Tries` allows it (`next_try`)
+//!           |-> Lost         no answer to COMMIT: looked up by its row in `commits` (`settle`); renewals are run again
+//!           `-> Warned       it may not have reached a standby: the outcome is unknown
+//! ```
+//! Between attempts a batch keeps its `Tries` and the rows that were found late, and nothing else.
 
 pub(crate) mod cache;
-pub(crate) mod changes;
 pub(crate) mod lines;
 pub(crate) mod lock;
 pub(crate) mod plan;
@@ -21,11 +28,10 @@ use uuid::Uuid;
 
 use self::{
     cache::KnownResource,
-    changes::ResourceChanges,
     lock::LockedRows,
     plan::Plan,
     wanted::WantedRows,
-    write::{RowsBefore, Writes},
+    write::{ResourceChanges, RowsBefore, Writes},
 };
 use super::{
     PostgresStore,
@@ -51,7 +57,6 @@ const BROKEN_MAX: u32 = 3;
 /// How long to ask what became of a commit.
 const SETTLE: Duration = Duration::from_secs(2);
 
-/// How an attempt failed.
 enum AttemptError {
     /// Nothing was done.
     Before(Fault),
@@ -325,11 +330,8 @@ impl PostgresStore {
                 pauses.pause().await;
             }
         };
-        tokio::time::timeout(SETTLE, ask).await.map_err(|_| {
-            StoreError::Unknown(
-                "the response to COMMIT was lost, and its outcome cannot be looked up".to_owned(),
-            )
-        })
+        let lost = "the response to COMMIT was lost, and its outcome cannot be looked up";
+        tokio::time::timeout(SETTLE, ask).await.map_err(|_| StoreError::Unknown(lost.to_owned()))
     }
 
     async fn ask_of(&self, batch: Uuid) -> Result<bool, Fault> {

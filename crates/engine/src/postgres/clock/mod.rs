@@ -112,12 +112,10 @@ impl Reading {
         StoreTime(u64::try_from(self.clock.grants_barred_until_ms).unwrap_or_default())
     }
 
-    /// Where the history stands.
     pub(crate) fn cursor(&self) -> Cursor {
         Cursor { epoch: self.clock.epoch, revision: self.clock.revision }
     }
 
-    /// How far the history has come.
     pub(crate) fn point(&self) -> Point {
         Point { cursor: self.cursor(), last_ms: self.clock.last_ms }
     }
@@ -326,7 +324,12 @@ impl PostgresStore {
                     gap_ms = reading.gap(),
                     "no replica was running; resuming store time from the last mark"
                 );
-                conn.simple(&from_mark(&reading)).await?;
+                // By the offset: no row is touched.
+                let offset_ms = reading.clock.last_ms - reading.clock.wall_ms;
+                let set = format!(
+                    "UPDATE solehold.clock SET offset_ms = {offset_ms}, moves = moves + 1 WHERE id = 1"
+                );
+                conn.simple(&set).await?;
                 return conn.simple("COMMIT").await;
             }
             // Everyone's order: sessions, leases, the clock.
@@ -344,12 +347,6 @@ impl PostgresStore {
         })
         .await
     }
-}
-
-/// Store time goes on from the last time given: by the offset, and no row is touched.
-fn from_mark(reading: &Reading) -> String {
-    let offset_ms = reading.clock.last_ms - reading.clock.wall_ms;
-    format!("UPDATE solehold.clock SET offset_ms = {offset_ms}, moves = moves + 1 WHERE id = 1")
 }
 
 /// Store time goes on from the wall clock's: all that lay ahead when time was last witnessed moves on by as much.

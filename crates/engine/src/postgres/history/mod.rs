@@ -38,7 +38,6 @@ use crate::{
 /// There may be many rows to lock.
 const LOCKING_ALL: Duration = Duration::from_secs(120);
 
-/// What this process knows of the history.
 #[derive(Debug, Default)]
 pub(crate) struct KnownHistory {
     /// The server that the connections in use lead to: unset before the first, and none if the server does not say.
@@ -85,7 +84,6 @@ impl KnownHistory {
     }
 }
 
-/// Why the epoch is raised.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum RaiseReason {
     /// A standby took over, or it looks like that.
@@ -113,10 +111,8 @@ impl PostgresStore {
 
     /// Looks at all hosts: of several that take writes, all but the one on the latest timeline were replaced.
     pub(crate) async fn survey(&self) {
-        if self.pool.has_several_hosts() {
-            let found = self.pool.survey().await;
-            found.iter().for_each(|identity| self.history.lock().know_of(identity));
-        }
+        let found = self.pool.survey().await;
+        found.iter().for_each(|identity| self.history.lock().know_of(identity));
     }
 
     /// The history is known to have come this far.
@@ -454,7 +450,6 @@ fn older(identity: &Identity, known: &Identity) -> Fault {
     .into()
 }
 
-/// The clock's row, locked.
 struct LockedClock {
     reading: Reading,
     /// The server that its history was last seen on.

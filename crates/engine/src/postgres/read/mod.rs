@@ -306,7 +306,6 @@ pub(crate) fn load_page(
     Ok((state, sessions, keys))
 }
 
-/// Collects conditions and their parameters.
 struct Conditions<'a> {
     sql: String,
     params: Params<'a>,

@@ -1,4 +1,7 @@
 //! Finds leases and sessions that seem to have expired, and deletes ended rows.
+//!
+//! `Chores` has when each chore was last done and how far it has come. Only the sweeper's calls change it, one after
+//! the other ([`Store::due`](crate::store::Store::due), `maintain`), and `close`, which gives the turn back.
 
 pub(crate) mod spent;
 pub(crate) mod turn;
@@ -384,7 +387,6 @@ async fn orphans_of(
     Ok(nominated)
 }
 
-/// What one statement has forgotten.
 struct Removal {
     is_more: bool,
     /// All below is gone.

@@ -9,14 +9,12 @@ use crate::postgres::fault::Fault;
 
 pub(crate) type Params<'a> = Vec<Box<dyn ToSql + Sync + Send + 'a>>;
 
-/// A parameter of a statement, borrowed.
 pub(crate) type Param<'a> = &'a (dyn ToSql + Sync);
 
 pub(crate) fn refs<'a>(params: &'a Params<'_>) -> Vec<Param<'a>> {
     params.iter().map(|p| p.as_ref() as Param<'a>).collect()
 }
 
-/// One column of a table or of a query.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Column {
     pub(crate) table: &'static str,
@@ -163,7 +161,6 @@ fn name(column: &Column) -> String {
     column.name.to_owned()
 }
 
-/// The select list.
 pub(crate) fn list<P: Part>() -> String {
     joined(&P::columns(), Column::selected, ", ")
 }

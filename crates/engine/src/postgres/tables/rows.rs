@@ -307,7 +307,6 @@ impl From<&Waiter> for WaiterPart {
 }
 
 impl WaiterPart {
-    /// The sessions that it is attached to.
     pub(crate) fn sessions(&self) -> impl Iterator<Item = SessionId> {
         std::iter::once(self.room_id).chain(self.session_id)
     }

@@ -65,7 +65,6 @@ pub(crate) fn ms(time: StoreTime) -> i64 {
     i64::try_from(time.0).unwrap_or(i64::MAX)
 }
 
-/// Values that are kept as text.
 macro_rules! texts {
     ($($value:ty, |$in:ident| $read:expr, |$out:ident| $sent:expr;)*) => {
         $(impl Value for $value {
