@@ -84,7 +84,6 @@ pub(super) async fn open(http: Arc<Http>, name: &str, ttl: Duration) -> Result<C
     }
 }
 
-/// Follows the plan of the server.
 pub(super) struct PlanFollower<H> {
     pub context: Arc<TaskContext<H>>,
     pub http: Arc<Http>,
