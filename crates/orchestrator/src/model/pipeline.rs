@@ -75,7 +75,6 @@ impl StagePlan {
     }
 }
 
-/// Why stages do not form a pipeline.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{what}")]
 pub struct PipelineError {
@@ -85,7 +84,6 @@ pub struct PipelineError {
     pub what: String,
 }
 
-/// A job's input that lacks a value.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the message has no {path}, which {argument} of stage {stage} needs")]
 pub struct MissingInput {
