@@ -245,7 +245,6 @@ impl LeaseTask {
         (Self { orders, guard, is_told: false }, granted)
     }
 
-    /// Why it is lost, if it is.
     pub fn lost(&self) -> Option<String> {
         self.guard.check().err().map(|lost| lost.to_string())
     }
