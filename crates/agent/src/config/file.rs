@@ -1,5 +1,5 @@
-//! What `agent.yaml` may say. Everything may be missing; nothing may be unknown. The settings in [`super`] describe most
-//! of the keys.
+//! What `agent.yaml` may say. Everything may be missing; nothing may be unknown. The settings in [`super`] describe
+//! most of the keys.
 
 use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
