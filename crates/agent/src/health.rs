@@ -65,7 +65,6 @@ impl Snapshot {
         self.resources.iter().filter(|resource| resource.token.is_some()).count()
     }
 
-    /// Why it is not ready, if it is not.
     fn not_ready(&self) -> Option<String> {
         if self.is_draining {
             return Some("draining".to_owned());

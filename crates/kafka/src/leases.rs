@@ -84,7 +84,6 @@ pub(super) async fn open(http: Arc<Http>, name: &str, ttl: Duration) -> Result<C
     }
 }
 
-/// Follows the plan of the server.
 pub(super) struct PlanFollower<H> {
     pub context: Arc<TaskContext<H>>,
     pub http: Arc<Http>,
@@ -199,7 +198,7 @@ impl<H: Handler> PlanFollower<H> {
         };
         let guard = match acquired {
             Ok(Some(guard)) => guard,
-            Ok(None) => return self.is_not_granted(entered, "its holder did not hand it over"),
+            Ok(None) => return self.is_not_granted(entered, "the holder did not hand the partition over"),
             Err(error) => return self.is_not_granted(entered, &error.to_string()),
         };
         let number = entered.number;

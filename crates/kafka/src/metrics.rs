@@ -56,17 +56,17 @@ pub enum NotReady {
 #[derive(Debug, Default)]
 pub struct ConsumerMetrics {
     lag: Family<OfPartition, Gauge>,
-    pub(super) rebalances: Counter,
-    messages: Counter,
+    pub rebalances: Counter,
+    pub messages: Counter,
     duplicates: Counter,
-    pub(super) retries: Counter,
-    dead_letters: Counter,
+    pub retries: Counter,
+    pub dead_letters: Counter,
     transactions: Counter,
-    pub(super) fenced: Counter,
-    pub(super) lost: Counter,
-    pub(super) pauses: Counter,
-    pub(super) stalls: Counter,
-    pub(super) lost_messages: Counter,
+    pub fenced: Counter,
+    pub lost: Counter,
+    pub pauses: Counter,
+    pub stalls: Counter,
+    pub lost_messages: Counter,
     owned: Gauge,
     stopped: Gauge,
     /// The reasons why partitions are stopped.
@@ -130,36 +130,9 @@ impl ConsumerMetrics {
         self.partitions.lock().clone()
     }
 
-    /// The number of messages that are not committed, as far as the broker has reported it.
-    pub fn lag(&self) -> i64 {
-        self.partitions.lock().values().filter_map(PartitionMetrics::lag).sum()
-    }
-
-    pub fn messages(&self) -> u64 {
-        self.messages.get()
-    }
-
-    /// The number of rebalances, fenced transactions, lost partitions and pauses.
-    pub fn disruptions(&self) -> [u64; 4] {
-        [self.rebalances.get(), self.fenced.get(), self.lost.get(), self.pauses.get()]
-    }
-
-    pub fn dead_letters(&self) -> u64 {
-        self.dead_letters.get()
-    }
-
     /// The partitions that are stopped, with the reasons.
     pub fn stopped(&self) -> BTreeMap<i32, String> {
         self.stop_reasons.lock().clone()
-    }
-
-    pub fn stalls(&self) -> u64 {
-        self.stalls.get()
-    }
-
-    /// The number of offsets that were skipped because the broker had deleted them.
-    pub fn lost_messages(&self) -> u64 {
-        self.lost_messages.get()
     }
 
     /// Whether the consumer polls, and has received an assignment.

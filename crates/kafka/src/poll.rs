@@ -305,7 +305,12 @@ fn carry_out(client: &Client, shared: &Shared, order: Order) {
     };
     if let Err(error) = done {
         tracing::debug!(partition = number, %error, "librdkafka rejected a request; ending the tenure");
-        stall(shared, &mut fetching, number, format!("its messages cannot be fetched: {error}"));
+        stall(
+            shared,
+            &mut fetching,
+            number,
+            format!("the messages of the partition cannot be fetched: {error}"),
+        );
     }
 }
 

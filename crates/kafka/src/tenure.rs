@@ -330,7 +330,9 @@ impl<H: Handler> Work<'_, H> {
                     note(self.context, number, 0, NotWon::Stopped(why));
                 }
                 if *commits >= COMMITS_MAX {
-                    message.effect = Err(Failure::Poison(format!("its effect cannot be committed: {error}")));
+                    message.effect = Err(Failure::Poison(format!(
+                        "the effect of the message cannot be committed: {error}"
+                    )));
                     // Not even the dead letter can be committed: back off, so that PostgreSQL is not flooded.
                     self.failures = *commits - COMMITS_MAX;
                 }

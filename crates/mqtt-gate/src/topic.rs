@@ -21,7 +21,6 @@ enum Level {
     Rest,
 }
 
-/// The resource that a topic names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Named<'a> {
     pub kind: Option<&'a str>,
@@ -56,7 +55,6 @@ pub enum PatternError {
 const EXAMPLE: &str = "write a topic such as plant/line/{key}/+";
 
 impl Pattern {
-    /// The filter to subscribe to.
     pub fn filter(&self) -> String {
         let level = |level: &Level| match level {
             Level::Word(word) => word.to_string(),

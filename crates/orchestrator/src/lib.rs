@@ -45,7 +45,6 @@ mod mailbox;
 mod orchestrator;
 mod outbox;
 mod owner;
-mod step;
 
 pub mod http;
 mod operations;

@@ -36,7 +36,6 @@ impl Signal {
         self.0.send_modify(|count| *count = count.wrapping_add(1));
     }
 
-    /// Receives notifications from now on.
     pub fn subscribe(&self) -> watch::Receiver<u64> {
         self.0.subscribe()
     }

@@ -1,7 +1,9 @@
-//! What the partition owners of one process share, and the transaction in which they change jobs.
+//! What the partition owners of one process share, the transaction in which they change jobs, and the outcome of a step
+//! of their background work.
 
 use std::{sync::Arc, time::Duration};
 
+use solehold_clock::BootTime;
 use solehold_sql::{
     Error,
     partitions::{Standing, Tenure},
@@ -15,7 +17,6 @@ use crate::{
     metrics::Metrics,
     model::{command::Mapping, pipeline::Pipeline},
     publish::Publish,
-    step::StepError,
     store::Store,
 };
 
@@ -114,5 +115,37 @@ impl Orchestrator {
         let client = self.store().pool.get().await?;
         let row = self.store().partitions.look(&**client, &tenure.partition).await?;
         if row.epoch == tenure.epoch { Ok(()) } else { Err(StepError::Fenced) }
+    }
+}
+
+/// When the next step is due.
+pub(crate) enum Next {
+    /// At once: there may be more to do.
+    Now,
+    /// When a signal arrives, or at the next poll.
+    Idle,
+    /// After a short pause, signal or not.
+    Paused,
+    /// At this time, or when a signal arrives.
+    At(BootTime),
+}
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum StepError {
+    #[error("the partition has another owner")]
+    Fenced,
+    #[error(transparent)]
+    Database(#[from] Error),
+}
+
+impl From<tokio_postgres::Error> for StepError {
+    fn from(error: tokio_postgres::Error) -> Self {
+        Self::Database(error.into())
+    }
+}
+
+impl From<deadpool_postgres::PoolError> for StepError {
+    fn from(error: deadpool_postgres::PoolError) -> Self {
+        Self::Database(error.into())
     }
 }

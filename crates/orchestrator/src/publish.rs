@@ -13,7 +13,6 @@ use serde_json::json;
 use crate::{dispatch::DispatchError, store::DeadLetter};
 use solehold_kafka::{BrokerErrors, Brokers, SettingsError};
 
-/// How long a message may take to be confirmed.
 const CONFIRMED_WITHIN: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,5 +1,5 @@
-//! What `agent.yaml` may say. Everything may be missing; nothing may be unknown. The settings in [`super`] describe most
-//! of the keys.
+//! What `agent.yaml` may say. Everything may be missing; nothing may be unknown. The settings in [`super`] describe
+//! most of the keys.
 
 use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
@@ -102,7 +102,6 @@ pub enum Placement {
     Static,
 }
 
-/// One text, or a list.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(untagged)]
 pub enum OneOrMore {
@@ -111,7 +110,6 @@ pub enum OneOrMore {
 }
 
 impl OneOrMore {
-    /// As a list.
     pub fn list(&self) -> Vec<String> {
         match self {
             Self::One(one) => vec![one.clone()],
@@ -120,7 +118,6 @@ impl OneOrMore {
     }
 }
 
-/// A time in seconds, whole or not.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
 #[serde(try_from = "f64")]
 pub struct Seconds(pub Duration);

@@ -107,7 +107,7 @@ impl LeaseRequests {
                 Ok(Some(guard)) => {
                     let won = LeaseNews::Won(resource.clone(), Box::new(guard), config);
                     let _ = self.news.send(won).await;
-                    // It may have changed since it was read. Others may be on their way at this moment: they come first.
+                    // It may have changed since it was read. Others may be on their way now: they come first.
                     tokio::time::sleep(REFRESH_AFTER).await;
                     return self.refresh(vec![resource]);
                 }
@@ -245,7 +245,6 @@ impl LeaseTask {
         (Self { orders, guard, is_told: false }, granted)
     }
 
-    /// Why it is lost, if it is.
     pub fn lost(&self) -> Option<String> {
         self.guard.check().err().map(|lost| lost.to_string())
     }

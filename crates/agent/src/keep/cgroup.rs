@@ -19,7 +19,6 @@ pub fn folder(name: &str) -> Option<PathBuf> {
     Some(own(&mounts, &groups)?.join(name))
 }
 
-/// The folder of our own group.
 fn own(mounts: &str, groups: &str) -> Option<PathBuf> {
     let path = groups.lines().find_map(|line| line.strip_prefix("0::"))?;
     let mount = mounts.lines().find(|line| line.contains(" - cgroup2 "))?;

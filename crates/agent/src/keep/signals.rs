@@ -86,7 +86,6 @@ impl SignalStream {
         Ok(Self(receiver))
     }
 
-    /// The number of the next signal.
     pub async fn next(&mut self) -> i32 {
         match self.0.recv().await {
             Some(number) => number,
@@ -112,7 +111,6 @@ pub fn letting_through(signal: SignalName, act: impl FnOnce()) {
     let _ = set.thread_block();
 }
 
-/// Lets every signal through.
 pub fn unblock_all() {
     let _ = SigSet::empty().thread_set_mask();
 }

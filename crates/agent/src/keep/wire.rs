@@ -27,7 +27,6 @@ pub enum KeeperOrder {
     /// Start the command; this comes first, and once.
     Start(Box<Start>),
     Renewed(LeaseTerm),
-    /// Pass this signal on.
     Signal(i32),
     /// One of several leases is lost: everything must end by this time. A later bound, or none, replaces it.
     Bound(Option<u64>),
@@ -88,7 +87,6 @@ pub enum Report {
     NotStarted(String),
     /// It was not started, because it would have to be ended at once.
     TooLate,
-    /// It was stopped by this signal.
     Stopped(i32),
     /// No renewal came: it was asked to end before the deadline.
     Warned,

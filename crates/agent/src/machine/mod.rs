@@ -242,7 +242,6 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// An agent that works on nothing yet.
     pub fn new(rules: Rules, trusted_until: BootTime) -> Self {
         Self {
             rules,
@@ -377,7 +376,6 @@ impl Machine {
         self.slots.iter().filter_map(of).collect()
     }
 
-    /// Whether a resource concerns this agent.
     pub fn knows(&self, resource: &ResourceName) -> bool {
         self.slots.contains_key(resource)
     }
@@ -452,7 +450,6 @@ impl Machine {
         }
     }
 
-    /// What a worker works on now.
     pub fn assignments(&self, worker: WorkerId) -> Vec<Assignment> {
         let held = self.slots.iter().filter(|(_, slot)| slot.worker == Some(worker));
         let of = |(resource, slot): (&ResourceName, &Slot)| match &slot.lease {

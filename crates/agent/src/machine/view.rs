@@ -71,7 +71,6 @@ impl Machine {
         failed.map(|(resource, (why, _))| (resource.to_string(), why.clone())).collect()
     }
 
-    /// All resources that concern this agent.
     pub fn resources(&self) -> Vec<ResourceView> {
         let view = |(resource, slot): (&solehold_client::ResourceName, &super::Slot)| {
             let (lease, token) = match &slot.lease {

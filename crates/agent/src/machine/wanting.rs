@@ -87,7 +87,6 @@ impl Machine {
         }
     }
 
-    /// The resources of which this is so.
     pub(super) fn those(&self, is_so: impl Fn(&Slot) -> bool) -> Vec<ResourceName> {
         let of = |(resource, slot): (&ResourceName, &Slot)| is_so(slot).then(|| resource.clone());
         self.slots.iter().filter_map(of).collect()

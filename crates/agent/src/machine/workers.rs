@@ -32,7 +32,6 @@ pub(super) struct Worker {
     is_connected: bool,
 }
 
-/// Where a worker is in its life.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Phase {
     Running,
@@ -53,7 +52,6 @@ impl Worker {
         matches!(self.phase, Phase::Stopping(..))
     }
 
-    /// Whether it can be told something.
     pub fn hears(&self) -> bool {
         self.is_running() && self.is_connected
     }

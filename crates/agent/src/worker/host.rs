@@ -1,7 +1,6 @@
 //! One run of a worker: its keeper, its sockets and its output, in one task.
 
 use std::{
-    ffi::OsString,
     fs, io,
     os::unix::net::UnixStream as StdStream,
     path::{Path, PathBuf},

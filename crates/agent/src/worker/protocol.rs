@@ -26,7 +26,7 @@ pub enum MessageError {
     ResourceMissing,
     #[error("state: this worker does not work on {0}")]
     NotAssigned(String),
-    #[error("state: {0} is not held any more")]
+    #[error("state: {0} is no longer held")]
     NotHeld(ResourceName),
     #[error("drained: no revoke with the id {0:?} is open")]
     NoRevoke(String),

@@ -198,8 +198,8 @@ fn mistakes_in_arguments_are_told_with_their_line() {
             "kwargs: {path: {input.video}}",
             "o.yaml:9: kwargs of stage decode: YAML takes {input.video} without quotes for a mapping",
         ),
-        ("kwargs: ['{input}']", "o.yaml:9: kwargs of stage decode: it must have keys of its own"),
-        ("args: {a: 1}", "o.yaml:9: args of stage decode: it must be a list"),
+        ("kwargs: ['{input}']", "o.yaml:9: kwargs of stage decode: write keys with values"),
+        ("args: {a: 1}", "o.yaml:9: args of stage decode: write a list"),
         (
             "args: ['{inputs}']",
             "o.yaml:9: args of stage decode: args.0 has {inputs}, and there is no such value",
@@ -216,7 +216,7 @@ fn mistakes_in_arguments_are_told_with_their_line() {
         assert!(with(text).starts_with(told), "{text}: {}", with(text));
     }
     let large = format!("args: ['{}']", "x".repeat(20_000));
-    assert!(with(&large).contains("it has 20004 bytes, more than 16384"), "{}", with(&large));
+    assert!(with(&large).contains("the template has 20004 bytes, more than 16384"), "{}", with(&large));
     // What is between braces stands on the line of its stage, whatever follows.
     let others = "  a: {task: a, dispatch: celery, kwargs: {b: '{results.x}'}}\n  b:\n    task: b\n    dispatch: celery\n    kwargs: {}";
     let between = told(&format!("{CELERY}{others}\n"));

@@ -162,7 +162,6 @@ async fn read(mut answer: reqwest::Response, most: usize) -> Result<Body, reqwes
     Ok(body)
 }
 
-/// A response without a usable result.
 #[derive(Debug, thiserror::Error)]
 enum InvalidResponse {
     #[error(

@@ -26,7 +26,6 @@ use crate::{
 };
 use solehold_kafka::{BrokerErrors, Brokers, Member};
 
-/// How long a task may take to be confirmed.
 const CONFIRM_WITHIN: Duration = Duration::from_secs(30);
 const METADATA_WITHIN: Duration = Duration::from_secs(5);
 /// Heartbeats per session timeout: librdkafka's default interval of 3 s is too long for short sessions.

@@ -4,16 +4,14 @@
 //! attempt of its stage, and only the first one.
 
 pub mod celery;
-mod check;
 pub mod http;
 pub mod kafka;
 mod wire;
 
-use std::sync::Arc;
+use std::{fmt, sync::Arc};
 
 use async_trait::async_trait;
 
-pub use self::check::{Finding, Weight};
 use self::{
     celery::Celery,
     http::Http,
@@ -96,4 +94,48 @@ pub trait Dispatch: Send + Sync {
 pub trait Reports: Send + Sync {
     /// Stores reports for the owners of their jobs' partitions. A report that is delivered twice counts once.
     async fn deliver(&self, reports: Vec<Report>) -> Result<(), solehold_sql::Error>;
+}
+
+/// How much a finding of `--check` matters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Weight {
+    /// As it should be, or unknown.
+    Note,
+    /// Jobs still end, but later or with more work than necessary.
+    Warning,
+    /// Jobs do not end.
+    Problem,
+}
+
+/// One thing that was compared.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Finding {
+    pub weight: Weight,
+    /// What was found, its consequence, and what to change.
+    pub text: String,
+}
+
+impl Finding {
+    pub(crate) fn note(text: impl Into<String>) -> Self {
+        Self { weight: Weight::Note, text: text.into() }
+    }
+
+    pub(crate) fn warning(text: impl Into<String>) -> Self {
+        Self { weight: Weight::Warning, text: text.into() }
+    }
+
+    pub(crate) fn problem(text: impl Into<String>) -> Self {
+        Self { weight: Weight::Problem, text: text.into() }
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let weight = match self.weight {
+            Weight::Note => "note",
+            Weight::Warning => "warning",
+            Weight::Problem => "problem",
+        };
+        write!(f, "{weight}: {}", self.text)
+    }
 }

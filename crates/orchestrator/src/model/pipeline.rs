@@ -75,7 +75,6 @@ impl StagePlan {
     }
 }
 
-/// Why stages do not form a pipeline.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{what}")]
 pub struct PipelineError {
@@ -85,7 +84,6 @@ pub struct PipelineError {
     pub what: String,
 }
 
-/// A job's input that lacks a value.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the message has no {path}, which {argument} of stage {stage} needs")]
 pub struct MissingInput {
@@ -218,8 +216,8 @@ fn check_arguments(stage: &StagePlan) -> Result<(), PipelineError> {
         }
         match (name, template.written()) {
             ("args", Value::Array(_)) | ("kwargs", Value::Object(_)) => {}
-            ("args", _) => return Err(error("it must be a list, each element an argument".to_owned())),
-            _ => return Err(error("it must have keys of its own, each the name of an argument".to_owned())),
+            ("args", _) => return Err(error("write a list, each element an argument".to_owned())),
+            _ => return Err(error("write keys with values, each key the name of an argument".to_owned())),
         }
         for (at, path) in template.paths() {
             if let Some(fault) = placeholder_fault(&path, stage) {
@@ -341,8 +339,8 @@ mod tests {
         let told = |args, kwargs| with(&[], args, kwargs).expect_err("it is wrong");
         let error = told(json!({}), json!({}));
         assert_eq!((error.stage.as_deref(), error.key), (Some("b"), Some("args")));
-        assert_eq!(error.what, "args of stage b: it must be a list, each element an argument");
-        assert!(told(json!([]), json!([])).what.contains("it must have keys of its own"));
+        assert_eq!(error.what, "args of stage b: write a list, each element an argument");
+        assert!(told(json!([]), json!([])).what.contains("write keys with values"));
         assert_eq!(
             told(json!([]), json!({"x": ["{results.a}"]})).what,
             "kwargs of stage b: kwargs.x.0 has {results.a}, and b does not wait for a stage a"

@@ -92,11 +92,11 @@ pub enum TemplateError {
     SingleBrace { text: String, brace: String },
     #[error("{text:?}: {source}")]
     Path { text: String, source: PathError },
-    #[error("it has {0} bytes, more than {TEMPLATE_BYTES_MAX}")]
+    #[error("the template has {0} bytes, more than {TEMPLATE_BYTES_MAX}")]
     TooLarge(usize),
-    #[error("it has {0} placeholders, more than {PLACEHOLDERS_MAX}")]
+    #[error("the template has {0} placeholders, more than {PLACEHOLDERS_MAX}")]
     TooManyPlaceholders(usize),
-    #[error("it is nested more than {TEMPLATE_DEPTH_MAX} levels deep")]
+    #[error("the template is nested more than {TEMPLATE_DEPTH_MAX} levels deep")]
     TooDeep,
     /// A placeholder without quotes, which is a mapping in YAML.
     #[error("YAML takes {{{0}}} without quotes for a mapping: write \"{{{0}}}\"")]

@@ -20,7 +20,6 @@ use crate::{
     store::{EVENTS, LETTERS, Prepared, Store},
 };
 
-/// How long a connection may take.
 const CONNECT_WITHIN: Duration = Duration::from_secs(10);
 /// The pause between two attempts to reach the database at the start.
 const TRY_EVERY: Duration = Duration::from_millis(500);

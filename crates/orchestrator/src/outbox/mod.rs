@@ -26,9 +26,8 @@ use crate::{
         limits::{OUTBOX_BATCH, OUTBOX_SEARCH_EVERY},
         task::{ReportKind, Task, TaskId},
     },
-    orchestrator::{Orchestrator, Parts},
+    orchestrator::{Next, Orchestrator, Parts, StepError},
     publish::{Outgoing, Publish},
-    step::{Next, StepError},
     store::{DeadLetterId, EVENTS, FullReads, LETTERS, OutboxKind, OutboxRow},
 };
 

@@ -6,7 +6,7 @@ use solehold_clock::BootTime;
 use super::PartitionOwner;
 use crate::{
     model::limits::MAILBOX_BATCH,
-    step::{Next, StepError},
+    orchestrator::{Next, StepError},
     store::{Floor, Mail, MailPage},
 };
 

@@ -23,9 +23,8 @@ use tokio::sync::watch;
 use crate::{
     model::limits::{CLEANING_EVERY, POLL_EVERY, SWEEP_EVERY},
     notifier::PartitionSignals,
-    orchestrator::Orchestrator,
+    orchestrator::{Next, Orchestrator, StepError},
     outbox::{Channel, OutboxSender},
-    step::{Next, StepError},
     store::Floor,
 };
 

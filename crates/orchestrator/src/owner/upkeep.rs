@@ -6,7 +6,7 @@ use crate::{
         job::Input,
         limits::{CLEANING_BATCH, SWEEP_BATCH},
     },
-    step::{Next, StepError},
+    orchestrator::{Next, StepError},
     store::IMPORTED,
 };
 
