@@ -27,7 +27,6 @@ mod routes;
 mod serve;
 mod state;
 
-pub use context::Context;
 pub use error::ApiError;
 pub use limits::ServerLimits;
 pub use routes::{openapi_json, openapi_markdown};
@@ -35,4 +34,4 @@ pub use serve::{
     Acceptor, Entrance, Protocols, Running, Server, ServerConfig, StartError, Tls, TlsError, TlsFiles,
 };
 pub use solehold_api::admin::{Quotas, Role};
-pub use state::{keys, quota::Quota};
+pub use state::keys;

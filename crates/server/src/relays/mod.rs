@@ -116,7 +116,7 @@ impl Relay {
             key,
             engine: context.engine().clone(),
             destination: destination(&config.name, &config.to)?,
-            metrics: context.metrics_handle(),
+            metrics: context.metrics.clone(),
         })
     }
 
@@ -185,7 +185,7 @@ impl Relays {
             if config.renewals {
                 relays._helpers.spawn(renewals::publish(relay.clone()));
             }
-            relays.tenures.spawn(tenure::compete(relay, context.node_id().to_owned(), context.stopping()));
+            relays.tenures.spawn(tenure::compete(relay, context.node_id.clone(), context.stopping()));
         }
         if !names.is_empty() {
             relays._helpers.spawn(progress::follow(context.clone(), names));

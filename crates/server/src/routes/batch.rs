@@ -24,19 +24,18 @@ use crate::{
 /// For how many refused items of a batch the response explains how their leases ended: each reads the history.
 const EXPLAINED_MAX: usize = 100;
 
-routes![acquire, renew, release];
+routes!["batch": batch_acquire, batch_renew, batch_release];
 
 /// Acquires many resources. If an item repeats an earlier one, the earlier one gets it.
 #[utoipa::path(
-    post, path = paths::BATCH_ACQUIRE, tag = "batch", operation_id = "batch_acquire",
-    params(TenantQuery), request_body = Batch<AcquireItem>,
+    post, path = paths::BATCH_ACQUIRE, params(TenantQuery), request_body = Batch<AcquireItem>,
     responses(
         (status = 200, description = "The result of each item, in order", body = BatchResults),
         (status = 400, description = "An item is wrong, or there are too many items; nothing was done"),
         (status = 403, description = "The role, the tenant or the limits of the key do not allow it, it belongs to another key, or the tenant's quota is used up; nothing was done"),
     )
 )]
-async fn acquire(
+async fn batch_acquire(
     caller: Caller<role::Runner>,
     Params(query): Params<TenantQuery>,
     Body(batch): Body<Batch<AcquireItem>>,
@@ -57,14 +56,13 @@ async fn acquire(
 
 /// Renews many leases.
 #[utoipa::path(
-    post, path = paths::BATCH_RENEW, tag = "batch", operation_id = "batch_renew",
-    params(TenantQuery), request_body = Batch<RenewItem>,
+    post, path = paths::BATCH_RENEW, params(TenantQuery), request_body = Batch<RenewItem>,
     responses(
         (status = 200, description = "The result of each item, in order", body = BatchResults),
         (status = 400, description = "An item is wrong, or there are too many items; nothing was done"),
     )
 )]
-async fn renew(
+async fn batch_renew(
     caller: Caller<role::Runner>,
     Params(query): Params<TenantQuery>,
     Body(batch): Body<Batch<RenewItem>>,
@@ -80,14 +78,13 @@ async fn renew(
 
 /// Releases many leases.
 #[utoipa::path(
-    post, path = paths::BATCH_RELEASE, tag = "batch", operation_id = "batch_release",
-    params(TenantQuery), request_body = Batch<ReleaseItem>,
+    post, path = paths::BATCH_RELEASE, params(TenantQuery), request_body = Batch<ReleaseItem>,
     responses(
         (status = 200, description = "The result of each item, in order", body = BatchResults),
         (status = 400, description = "An item is wrong, or there are too many items; nothing was done"),
     )
 )]
-async fn release(
+async fn batch_release(
     caller: Caller<role::Runner>,
     Params(query): Params<TenantQuery>,
     Body(batch): Body<Batch<ReleaseItem>>,

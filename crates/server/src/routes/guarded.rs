@@ -6,13 +6,13 @@ use utoipa_axum::router::UtoipaMethodRouter;
 use super::openapi::{operations, problems};
 use crate::http::{Admission, GuardedContext, GuardedHandler};
 
-/// Defines `routes()`, the router of these handlers. A handler whose first argument is not an [`Admission`] does not
-/// compile.
+/// Defines `routes()`, the router of the handlers of one surface, each of which has the name of its operation. A
+/// handler whose first argument is not an [`Admission`] does not compile.
 macro_rules! routes {
-    ($($handler:ident),* $(,)?) => {
+    ($tag:literal: $($handler:ident),* $(,)?) => {
         pub fn routes() -> utoipa_axum::router::OpenApiRouter<$crate::http::GuardedContext> {
             utoipa_axum::router::OpenApiRouter::new()
-                $(.routes($crate::routes::guarded::guard(utoipa_axum::routes!($handler), $handler)))*
+                $(.routes($crate::routes::guarded::guard($tag, utoipa_axum::routes!($handler), $handler)))*
         }
     };
 }
@@ -20,9 +20,10 @@ macro_rules! routes {
 type Routes = UtoipaMethodRouter<GuardedContext>;
 
 /// The route of one handler, described with the role that it requires and the problems that it shares with others.
-pub fn guard<Arguments, H: GuardedHandler<Arguments>>(mut routes: Routes, _: H) -> Routes {
+pub fn guard<Arguments, H: GuardedHandler<Arguments>>(tag: &str, mut routes: Routes, _: H) -> Routes {
     for (path, item) in &mut routes.1.paths {
         for operation in operations(item).into_iter().flatten() {
+            operation.tags = Some(vec![tag.to_owned()]);
             operation.security = Some(security::<H::Admission>());
             problems::describe(path, operation, H::Admission::ROLE.is_some());
         }

@@ -19,21 +19,20 @@ use crate::{
     http::{ApiError, At, Body, Caller, Context, Json, Reply, StatusReply, TenantQuery, role},
 };
 
-routes![get, offer, call_off];
+routes!["resources": get_hand_over, hand_over_resource, call_off_hand_over];
 
 /// Offers a held resource to its next holder. Both sides are notified at once; when the present holder releases the
 /// resource, the next one has it in the same moment, with a new token. If the present holder does not, the offer
 /// lapses.
 #[utoipa::path(
-    post, path = paths::RESOURCE_HANDOVER, tag = "resources", operation_id = "hand_over_resource",
-    params(ResourcePath, TenantQuery), request_body = OfferResource,
+    post, path = paths::RESOURCE_HANDOVER, params(ResourcePath, TenantQuery), request_body = OfferResource,
     responses(
         (status = 201, description = "It is on offer", body = OfferedLease),
         (status = 404, description = "There is no such resource, next holder or session"),
         (status = 409, description = "Nobody holds it, it is on its way to another, the next holder has no room, or the budget is spent"),
     )
 )]
-async fn offer(
+async fn hand_over_resource(
     caller: Caller<role::Runner>,
     at: At<ResourcePath>,
     Body(body): Body<OfferResource>,
@@ -112,28 +111,29 @@ async fn find(context: &Context, key: &ResourceKey) -> Result<OfferedLease, ApiE
 
 /// Returns the pending lease on a resource.
 #[utoipa::path(
-    get, path = paths::RESOURCE_HANDOVER, tag = "resources", operation_id = "get_hand_over",
-    params(ResourcePath, TenantQuery),
+    get, path = paths::RESOURCE_HANDOVER, params(ResourcePath, TenantQuery),
     responses(
         (status = 200, description = "The pending lease", body = OfferedLease),
         (status = 404, description = "There is no such resource, or it is not being handed over"),
     )
 )]
-async fn get(caller: Caller<role::Reader>, at: At<ResourcePath>) -> Reply<OfferedLease> {
+async fn get_hand_over(caller: Caller<role::Reader>, at: At<ResourcePath>) -> Reply<OfferedLease> {
     let key = at.key(&caller)?;
     Ok(Json(find(caller.context(), &key).await?))
 }
 
 /// Calls a hand-over off: the present holder keeps the resource. Either side may do so.
 #[utoipa::path(
-    delete, path = paths::RESOURCE_HANDOVER, tag = "resources", operation_id = "call_off_hand_over",
-    params(ResourcePath, TenantQuery),
+    delete, path = paths::RESOURCE_HANDOVER, params(ResourcePath, TenantQuery),
     responses(
         (status = 204, description = "It was called off"),
         (status = 404, description = "There is no such resource, or it is not being handed over"),
     )
 )]
-async fn call_off(caller: Caller<role::Runner>, at: At<ResourcePath>) -> Result<StatusCode, ApiError> {
+async fn call_off_hand_over(
+    caller: Caller<role::Runner>,
+    at: At<ResourcePath>,
+) -> Result<StatusCode, ApiError> {
     let context = caller.context();
     let key = at.key(&caller)?;
     let found = find(context, &key).await?;

@@ -24,7 +24,7 @@ const KIND: &str = "lock";
 /// How many waiters of each lock a list shows.
 const LINE_SHOWN: usize = WAITERS_LOADED;
 
-routes![list, get, acquire, release, renew];
+routes!["locks": list_locks, get_lock, acquire_lock, release_lock, renew_lock];
 
 fn key(caller: &Identity, at: &At<String>) -> Result<ResourceKey, ApiError> {
     resource_key(caller.tenant(at.tenant.as_deref())?, KIND, "name", &at.path)
@@ -32,10 +32,10 @@ fn key(caller: &Identity, at: &At<String>) -> Result<ResourceKey, ApiError> {
 
 /// Lists the locks that are held, held back or waited for, with the first in line for each.
 #[utoipa::path(
-    get, path = paths::LOCKS, tag = "locks", operation_id = "list_locks", params(PageQuery),
+    get, path = paths::LOCKS, params(PageQuery),
     responses((status = 200, description = "A page of locks", body = LockList))
 )]
-async fn list(caller: Caller<role::Reader>, Params(query): Params<PageQuery>) -> Reply<LockList> {
+async fn list_locks(caller: Caller<role::Reader>, Params(query): Params<PageQuery>) -> Reply<LockList> {
     let context = caller.context();
     let tenant = caller.tenant(query.tenant.as_deref())?;
     let kind = Some(field::name("kind", KIND)?);
@@ -56,21 +56,21 @@ async fn list(caller: Caller<role::Reader>, Params(query): Params<PageQuery>) ->
 
 /// Returns the holder of a lock, and the number of waiters.
 #[utoipa::path(
-    get, path = paths::LOCK, tag = "locks", operation_id = "get_lock",
+    get, path = paths::LOCK,
     params(("name" = String, Path, description = "The lock; a slash within it is `%2F`"), TenantQuery),
     responses(
         (status = 200, description = "The lock", body = ResourceBody),
         (status = 404, description = "Nobody holds the lock or waits for it"),
     )
 )]
-async fn get(caller: Caller<role::Reader>, at: At<String>) -> Reply<ResourceBody> {
+async fn get_lock(caller: Caller<role::Reader>, at: At<String>) -> Reply<ResourceBody> {
     resources::show(caller.context(), &key(&caller, &at)?).await
 }
 
 /// Acquires a lock, or waits in line for it: first come, first served, across replicas. A grant after waiting lapses
 /// unless it is renewed itself within `confirm_within_ms`: a heartbeat of its session does not confirm it.
 #[utoipa::path(
-    post, path = paths::LOCK, tag = "locks", operation_id = "acquire_lock",
+    post, path = paths::LOCK,
     params(("name" = String, Path, description = "The lock; a slash within it is `%2F`"), TenantQuery),
     request_body = AcquireResource,
     responses(
@@ -80,7 +80,7 @@ async fn get(caller: Caller<role::Reader>, at: At<String>) -> Reply<ResourceBody
         (status = 409, description = "It is held by another client, and the time to wait is over"),
     )
 )]
-async fn acquire(
+async fn acquire_lock(
     caller: Caller<role::Runner>,
     at: At<String>,
     Body(body): Body<AcquireResource>,
@@ -90,7 +90,7 @@ async fn acquire(
 
 /// Renews a lock.
 #[utoipa::path(
-    post, path = paths::LOCK_RENEW, tag = "locks", operation_id = "renew_lock",
+    post, path = paths::LOCK_RENEW,
     params(("name" = String, Path, description = "The lock; a slash within it is `%2F`"), TenantQuery),
     request_body = RenewResource,
     responses(
@@ -99,7 +99,7 @@ async fn acquire(
         (status = 409, description = "The lock was lost, or is held by another client"),
     )
 )]
-async fn renew(
+async fn renew_lock(
     caller: Caller<role::Runner>,
     at: At<String>,
     Body(body): Body<RenewResource>,
@@ -109,7 +109,7 @@ async fn renew(
 
 /// Releases a lock. The first in line gets it in the same step.
 #[utoipa::path(
-    delete, path = paths::LOCK, tag = "locks", operation_id = "release_lock",
+    delete, path = paths::LOCK,
     params(("name" = String, Path, description = "The lock; a slash within it is `%2F`"), TenantQuery),
     request_body = ReleaseResource,
     responses(
@@ -118,7 +118,7 @@ async fn renew(
         (status = 409, description = "The lock was lost, or is held by another client"),
     )
 )]
-async fn release(
+async fn release_lock(
     caller: Caller<role::Runner>,
     at: At<String>,
     Body(body): Body<ReleaseResource>,

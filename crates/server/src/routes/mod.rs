@@ -63,7 +63,7 @@ fn all() -> OpenApiRouter<GuardedContext> {
         .merge(watch::routes())
         .merge(admin::routes())
         .merge(admin::transfer::routes())
-        .routes(guarded::guard(utoipa_axum::routes!(get_document), get_document))
+        .routes(guarded::guard("operating", utoipa_axum::routes!(openapi), openapi))
 }
 
 /// The router that serves it all, and `more`.
@@ -104,9 +104,9 @@ fn document() -> Value {
 
 /// This description.
 #[utoipa::path(
-    get, path = paths::OPENAPI, tag = "operating", operation_id = "openapi",
+    get, path = paths::OPENAPI,
     responses((status = 200, description = "The OpenAPI document", body = HashMap<String, Value>))
 )]
-async fn get_document(_: Anyone) -> Response {
+async fn openapi(_: Anyone) -> Response {
     ([(header::CONTENT_TYPE, "application/json")], openapi_json()).into_response()
 }

@@ -22,14 +22,14 @@ use crate::{
     },
 };
 
-routes![list, route];
+routes!["sessions": list_nodes, route_key];
 
 /// Lists the active nodes. A page may have fewer items than `limit`; the last has no `next`.
 #[utoipa::path(
-    get, path = paths::NODES, tag = "sessions", operation_id = "list_nodes", params(PageQuery),
+    get, path = paths::NODES, params(PageQuery),
     responses((status = 200, description = "A page of nodes", body = NodeList))
 )]
-async fn list(caller: Caller<role::Reader>, Params(query): Params<PageQuery>) -> Reply<NodeList> {
+async fn list_nodes(caller: Caller<role::Reader>, Params(query): Params<PageQuery>) -> Reply<NodeList> {
     let tenant = caller.tenant(query.tenant.as_deref())?;
     let limit = page::size(query.limit)?;
     let (found, next) = holders(caller.context(), &tenant, false, query.cursor.as_ref(), limit).await?;
@@ -58,14 +58,14 @@ struct RouteQuery {
 /// Returns the active node that should serve a key: the same for every caller that sees the same nodes. When a node
 /// leaves, only its own keys move; a node that joins takes only its share.
 #[utoipa::path(
-    get, path = paths::ROUTE, tag = "sessions", operation_id = "route_key",
+    get, path = paths::ROUTE,
     params(("kind" = String, Path, description = "The kind of key"), ("key" = String, Path, description = "The key; a slash within it is `%2F`"), RouteQuery),
     responses(
         (status = 200, description = "The node", body = KeyRoute),
         (status = 404, description = "No active node could serve it"),
     )
 )]
-async fn route(
+async fn route_key(
     caller: Caller<role::Reader>,
     NamePath((kind, key)): NamePath<(String, String)>,
     Params(query): Params<RouteQuery>,

@@ -18,7 +18,7 @@ use crate::{
     routes::watch::wire_cursor,
 };
 
-routes![health, health_check, ready, metrics];
+routes!["operating": health, health_check, ready, metrics];
 
 /// The content type of OpenMetrics text.
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -34,8 +34,7 @@ pub struct Liveness {
 
 /// Returns 200 while the process is up; the store is not asked.
 #[utoipa::path(
-    get, path = paths::HEALTH, tag = "operating", operation_id = "health",
-    responses((status = 200, description = "The process is up", body = Liveness))
+    get, path = paths::HEALTH, responses((status = 200, description = "The process is up", body = Liveness))
 )]
 async fn health(caller: Anyone) -> Json<Liveness> {
     Json(of(&caller))
@@ -43,7 +42,7 @@ async fn health(caller: Anyone) -> Json<Liveness> {
 
 /// The same as `/healthz`, where existing clients of a control plane look for it.
 #[utoipa::path(
-    get, path = paths::HEALTH_CHECK, tag = "operating", operation_id = "health_check",
+    get, path = paths::HEALTH_CHECK,
     responses((status = 200, description = "The process is up", body = Liveness))
 )]
 async fn health_check(caller: Anyone) -> Json<Liveness> {
@@ -52,7 +51,7 @@ async fn health_check(caller: Anyone) -> Json<Liveness> {
 
 fn of(caller: &Anyone) -> Liveness {
     let context = caller.context();
-    liveness(context.node_id(), context.engine().store_name(), context.began())
+    liveness(&context.node_id, context.engine().store_name(), context.began)
 }
 
 /// The answer of a node that is up since `began`.
@@ -69,7 +68,7 @@ pub fn liveness(node_id: &str, engine: &str, began: BootTime) -> Liveness {
 /// Returns 200 if the store answers. With `barred_ms`, it can be read, and grants and renews nothing for that long,
 /// because it was restored or failed over.
 #[utoipa::path(
-    get, path = paths::READY, tag = "operating", operation_id = "ready",
+    get, path = paths::READY,
     responses(
         (status = 200, description = "The server is ready", body = Ready),
         (status = 503, description = "The store does not answer"),
@@ -82,7 +81,7 @@ async fn ready(caller: Anyone) -> Reply<Ready> {
     let reason = barred_ms.map(|retry_after_ms| StoreError::Barred { retry_after_ms }.to_string());
     Ok(Json(Ready {
         ready: true,
-        node_id: context.node_id().to_owned(),
+        node_id: context.node_id.clone(),
         reason,
         barred_ms,
         cursor: Some(wire_cursor(loaded.cursor)),
@@ -92,7 +91,7 @@ async fn ready(caller: Anyone) -> Reply<Ready> {
 
 /// Returns all metrics as OpenMetrics text.
 #[utoipa::path(
-    get, path = paths::METRICS, tag = "operating", operation_id = "metrics",
+    get, path = paths::METRICS,
     responses((status = 200, description = "The metrics", body = String, content_type = "application/openmetrics-text"))
 )]
 async fn metrics(caller: Anyone) -> Result<Response, ApiError> {

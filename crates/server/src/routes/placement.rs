@@ -26,7 +26,10 @@ use crate::{
     routes::{resource_view::ResourceView, resources::ResourcePath},
 };
 
-routes![explain, report_failure, quarantine, clear, deployments, shift, get_settings, put_settings];
+routes! { "placement":
+    explain_resource, report_failure, put_quarantine, clear_quarantine, list_deployments, shift_deployment,
+    get_placement, put_placement
+}
 
 /// The key of a resource that must be declared.
 async fn declared(context: &Context, at: &At<ResourcePath>) -> Result<ResourceKey, ApiError> {
@@ -36,11 +39,10 @@ async fn declared(context: &Context, at: &At<ResourcePath>) -> Result<ResourceKe
 
 /// Explains why a resource is where it is, why it is placed nowhere, and what happens if its holder dies now.
 #[utoipa::path(
-    get, path = paths::RESOURCE_EXPLAIN, tag = "placement", operation_id = "explain_resource",
-    params(ResourcePath, TenantQuery),
+    get, path = paths::RESOURCE_EXPLAIN, params(ResourcePath, TenantQuery),
     responses((status = 200, description = "The explanation", body = Explanation))
 )]
-async fn explain(caller: Caller<role::Reader>, at: At<ResourcePath>) -> Reply<Explanation> {
+async fn explain_resource(caller: Caller<role::Reader>, at: At<ResourcePath>) -> Reply<Explanation> {
     let context = caller.context();
     let key = &at.key(&caller)?;
     let is_there = |seen: &ResourceView| seen.declared().is_some() || seen.live().is_some();
@@ -80,8 +82,7 @@ async fn tell_who_declines(
 /// for an hour: other runners are preferred for as long; after five failures the resource is in quarantine, and placed
 /// nowhere until it is cleared. Five failures in the deployment group that work is being shifted to halt the shift.
 #[utoipa::path(
-    post, path = paths::RESOURCE_FAILURES, tag = "placement", operation_id = "report_failure",
-    params(ResourcePath, TenantQuery), request_body = ReportFailure,
+    post, path = paths::RESOURCE_FAILURES, params(ResourcePath, TenantQuery), request_body = ReportFailure,
     responses(
         (status = 200, description = "The failures of the resource", body = Failures),
         (status = 409, description = "The runner does not hold the resource, or what was shown is not of its lease"),
@@ -114,11 +115,10 @@ async fn group_of(context: &Context, tenant: &Name, runner: &Name) -> Result<Opt
 
 /// Puts a resource into quarantine: it is placed nowhere until it is cleared. Its present holder keeps it.
 #[utoipa::path(
-    put, path = paths::RESOURCE_QUARANTINE, tag = "placement", operation_id = "put_quarantine",
-    params(ResourcePath, TenantQuery), request_body = PutQuarantine,
+    put, path = paths::RESOURCE_QUARANTINE, params(ResourcePath, TenantQuery), request_body = PutQuarantine,
     responses((status = 200, description = "The failures of the resource", body = Failures))
 )]
-async fn quarantine(
+async fn put_quarantine(
     caller: Caller<role::Admin>,
     at: At<ResourcePath>,
     Body(body): Body<PutQuarantine>,
@@ -131,11 +131,10 @@ async fn quarantine(
 
 /// Clears a resource: its failures are forgotten, and it is placed again.
 #[utoipa::path(
-    delete, path = paths::RESOURCE_QUARANTINE, tag = "placement", operation_id = "clear_quarantine",
-    params(ResourcePath, TenantQuery),
+    delete, path = paths::RESOURCE_QUARANTINE, params(ResourcePath, TenantQuery),
     responses((status = 204, description = "It was cleared, or there was nothing to clear"))
 )]
-async fn clear(caller: Caller<role::Admin>, at: At<ResourcePath>) -> Result<StatusCode, ApiError> {
+async fn clear_quarantine(caller: Caller<role::Admin>, at: At<ResourcePath>) -> Result<StatusCode, ApiError> {
     let context = caller.context();
     let key = declared(context, &at).await?;
     placement::clear(context.engine(), &key).await?;
@@ -144,10 +143,10 @@ async fn clear(caller: Caller<role::Admin>, at: At<ResourcePath>) -> Result<Stat
 
 /// Lists the deployment groups of the registered runners, what each holds, and the present shift.
 #[utoipa::path(
-    get, path = paths::DEPLOYMENTS, tag = "placement", operation_id = "list_deployments", params(TenantQuery),
+    get, path = paths::DEPLOYMENTS, params(TenantQuery),
     responses((status = 200, description = "The groups", body = DeploymentList))
 )]
-async fn deployments(
+async fn list_deployments(
     caller: Caller<role::Reader>,
     Params(query): Params<TenantQuery>,
 ) -> Reply<DeploymentList> {
@@ -188,11 +187,10 @@ fn groups(planned: &Planned) -> Vec<Deployment> {
 /// runners of the other groups. Which resources they are depends on their keys alone. `percent` 100 promotes the group,
 /// 0 rolls the shift back.
 #[utoipa::path(
-    post, path = paths::DEPLOYMENT_SHIFT, tag = "placement", operation_id = "shift_deployment",
-    params(TenantQuery), request_body = PostShift,
+    post, path = paths::DEPLOYMENT_SHIFT, params(TenantQuery), request_body = PostShift,
     responses((status = 200, description = "The shift", body = ShiftState))
 )]
-async fn shift(
+async fn shift_deployment(
     caller: Caller<role::Admin>,
     Params(query): Params<TenantQuery>,
     Body(body): Body<PostShift>,
@@ -205,10 +203,10 @@ async fn shift(
 
 /// Returns the placement settings of a tenant.
 #[utoipa::path(
-    get, path = paths::PLACEMENT, tag = "placement", operation_id = "get_placement", params(TenantQuery),
+    get, path = paths::PLACEMENT, params(TenantQuery),
     responses((status = 200, description = "The settings; what is null is as by default", body = PlacementSettings))
 )]
-async fn get_settings(
+async fn get_placement(
     caller: Caller<role::Reader>,
     Params(query): Params<TenantQuery>,
 ) -> Reply<PlacementSettings> {
@@ -219,11 +217,10 @@ async fn get_settings(
 /// Changes what is tuned about the placement of a tenant's resources: what is left out stays as it is, and what is null
 /// is as by default again.
 #[utoipa::path(
-    put, path = paths::PLACEMENT, tag = "placement", operation_id = "put_placement",
-    params(TenantQuery), request_body = PutPlacement,
+    put, path = paths::PLACEMENT, params(TenantQuery), request_body = PutPlacement,
     responses((status = 200, description = "The settings as they are now", body = PlacementSettings))
 )]
-async fn put_settings(
+async fn put_placement(
     caller: Caller<role::Admin>,
     Params(query): Params<TenantQuery>,
     Body(body): Body<PutPlacement>,

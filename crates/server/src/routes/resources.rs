@@ -34,9 +34,10 @@ use crate::{
     },
 };
 
-routes! {
-    list, list_of_kind, get, put, remove, get_lease, acquire, release, renew, revoke, cancel, get_state,
-    put_state, history
+routes! { "resources":
+    list_resources, list_resources_of_kind, get_resource, put_resource, delete_resource, get_resource_lease,
+    acquire_resource, release_resource, renew_resource, revoke_resource, cancel_request, get_state,
+    put_state, resource_history
 }
 
 /// The path of a resource.
@@ -91,20 +92,23 @@ async fn on_resource(context: &Context, key: &ResourceKey, claim: Claim) -> Resu
 
 /// Lists resources, declared or held.
 #[utoipa::path(
-    get, path = paths::RESOURCES, tag = "resources", operation_id = "list_resources", params(ResourceQuery),
+    get, path = paths::RESOURCES, params(ResourceQuery),
     responses((status = 200, description = "A page of resources", body = ResourceList))
 )]
-async fn list(caller: Caller<role::Reader>, Params(query): Params<ResourceQuery>) -> Reply<ResourceList> {
+async fn list_resources(
+    caller: Caller<role::Reader>,
+    Params(query): Params<ResourceQuery>,
+) -> Reply<ResourceList> {
     page(&caller, &query).await
 }
 
 /// Lists the resources of a kind, declared or held.
 #[utoipa::path(
-    get, path = paths::RESOURCES_OF_KIND, tag = "resources", operation_id = "list_resources_of_kind",
+    get, path = paths::RESOURCES_OF_KIND,
     params(("kind" = String, Path, description = "The kind of resource"), ResourceQuery),
     responses((status = 200, description = "A page of resources", body = ResourceList))
 )]
-async fn list_of_kind(
+async fn list_resources_of_kind(
     caller: Caller<role::Reader>,
     NamePath(kind): NamePath<String>,
     Params(query): Params<ResourceQuery>,
@@ -146,11 +150,10 @@ fn labels(text: &str) -> Result<Vec<(String, String)>, ApiError> {
 
 /// Returns a resource and its holder.
 #[utoipa::path(
-    get, path = paths::RESOURCE, tag = "resources", operation_id = "get_resource",
-    params(ResourcePath, TenantQuery),
+    get, path = paths::RESOURCE, params(ResourcePath, TenantQuery),
     responses((status = 200, description = "The resource", body = ResourceBody))
 )]
-async fn get(caller: Caller<role::Reader>, at: At<ResourcePath>) -> Reply<ResourceBody> {
+async fn get_resource(caller: Caller<role::Reader>, at: At<ResourcePath>) -> Reply<ResourceBody> {
     show(caller.context(), &at.key(&caller)?).await
 }
 
@@ -162,14 +165,13 @@ pub async fn show(context: &Context, key: &ResourceKey) -> Reply<ResourceBody> {
 
 /// Declares a resource, or replaces its declaration.
 #[utoipa::path(
-    put, path = paths::RESOURCE, tag = "resources", operation_id = "put_resource",
-    params(ResourcePath, TenantQuery), request_body = PutResource,
+    put, path = paths::RESOURCE, params(ResourcePath, TenantQuery), request_body = PutResource,
     responses(
         (status = 200, description = "It existed, and its declaration was replaced", body = ResourceBody),
         (status = 201, description = "It was created", body = ResourceBody),
     )
 )]
-async fn put(
+async fn put_resource(
     caller: Caller<role::Admin>,
     at: At<ResourcePath>,
     Body(body): Body<PutResource>,
@@ -183,14 +185,13 @@ async fn put(
 
 /// Deletes a resource.
 #[utoipa::path(
-    delete, path = paths::RESOURCE, tag = "resources", operation_id = "delete_resource",
-    params(ResourcePath, DeleteQuery),
+    delete, path = paths::RESOURCE, params(ResourcePath, DeleteQuery),
     responses(
         (status = 204, description = "It was deleted"),
         (status = 409, description = "It is held, and `force` was not given"),
     )
 )]
-async fn remove(
+async fn delete_resource(
     caller: Caller<role::Admin>,
     NamePath(path): NamePath<ResourcePath>,
     Params(query): Params<DeleteQuery>,
@@ -202,14 +203,13 @@ async fn remove(
 
 /// Returns the lease on a resource.
 #[utoipa::path(
-    get, path = paths::RESOURCE_LEASE, tag = "resources", operation_id = "get_resource_lease",
-    params(ResourcePath, TenantQuery),
+    get, path = paths::RESOURCE_LEASE, params(ResourcePath, TenantQuery),
     responses(
         (status = 200, description = "The lease", body = HeldLease),
         (status = 404, description = "The resource is not held; `ended` describes the end of the last lease, if there was one"),
     )
 )]
-async fn get_lease(caller: Caller<role::Reader>, at: At<ResourcePath>) -> Reply<HeldLease> {
+async fn get_resource_lease(caller: Caller<role::Reader>, at: At<ResourcePath>) -> Reply<HeldLease> {
     let key = at.key(&caller)?;
     let seen = ResourceView::read(caller.context(), &key).await?;
     match seen.as_ref().and_then(ResourceView::live) {
@@ -222,8 +222,7 @@ async fn get_lease(caller: Caller<role::Reader>, at: At<ResourcePath>) -> Reply<
 /// itself within `confirm_within_ms`: a heartbeat of its session does not confirm it. An undeclared resource exists
 /// only while it is held.
 #[utoipa::path(
-    post, path = paths::RESOURCE_LEASE, tag = "resources", operation_id = "acquire_resource",
-    params(ResourcePath, TenantQuery), request_body = AcquireResource,
+    post, path = paths::RESOURCE_LEASE, params(ResourcePath, TenantQuery), request_body = AcquireResource,
     responses(
         (status = 200, description = "It had already been granted to the same request id", body = GrantBody),
         (status = 201, description = "It was granted", body = GrantBody),
@@ -231,7 +230,7 @@ async fn get_lease(caller: Caller<role::Reader>, at: At<ResourcePath>) -> Reply<
         (status = 409, description = "It is held by another client, or held back"),
     )
 )]
-async fn acquire(
+async fn acquire_resource(
     caller: Caller<role::Runner>,
     at: At<ResourcePath>,
     Body(body): Body<AcquireResource>,
@@ -253,15 +252,14 @@ pub async fn hold(context: &Context, key: ResourceKey, body: &AcquireResource) -
 
 /// Releases the lease on a resource.
 #[utoipa::path(
-    delete, path = paths::RESOURCE_LEASE, tag = "resources", operation_id = "release_resource",
-    params(ResourcePath, TenantQuery), request_body = ReleaseResource,
+    delete, path = paths::RESOURCE_LEASE, params(ResourcePath, TenantQuery), request_body = ReleaseResource,
     responses(
         (status = 204, description = "It was released"),
         (status = 404, description = "There is no such resource or lease"),
         (status = 409, description = "The lease was lost, or is held by another client"),
     )
 )]
-async fn release(
+async fn release_resource(
     caller: Caller<role::Runner>,
     at: At<ResourcePath>,
     Body(body): Body<ReleaseResource>,
@@ -282,15 +280,14 @@ pub async fn let_go(
 
 /// Renews a lease.
 #[utoipa::path(
-    post, path = paths::RESOURCE_LEASE_RENEW, tag = "resources", operation_id = "renew_resource",
-    params(ResourcePath, TenantQuery), request_body = RenewResource,
+    post, path = paths::RESOURCE_LEASE_RENEW, params(ResourcePath, TenantQuery), request_body = RenewResource,
     responses(
         (status = 200, description = "It was renewed", body = GrantBody),
         (status = 404, description = "There is no such resource, lease or session"),
         (status = 409, description = "The lease was lost, or is held by another client"),
     )
 )]
-async fn renew(
+async fn renew_resource(
     caller: Caller<role::Runner>,
     at: At<ResourcePath>,
     Body(body): Body<RenewResource>,
@@ -308,7 +305,7 @@ pub async fn keep(context: &Context, key: ResourceKey, body: &RenewResource) -> 
 /// Revokes a lease. The resource is held back until the old deadline, unless the old holder is known to be fenced off.
 /// With `fenced`, a free resource stops being held back.
 #[utoipa::path(
-    post, path = paths::RESOURCE_LEASE_REVOKE, tag = "resources", operation_id = "revoke_resource",
+    post, path = paths::RESOURCE_LEASE_REVOKE,
     params(ResourcePath, TenantQuery), request_body = RevokeResource,
     responses(
         (status = 200, description = "It was revoked", body = RevokedLease),
@@ -316,7 +313,7 @@ pub async fn keep(context: &Context, key: ResourceKey, body: &RenewResource) -> 
         (status = 409, description = "Nobody holds it, or the lease is not the one that the body names"),
     )
 )]
-async fn revoke(
+async fn revoke_resource(
     caller: Caller<role::Admin>,
     at: At<ResourcePath>,
     Body(body): Body<RevokeResource>,
@@ -330,8 +327,7 @@ async fn revoke(
 
 /// Returns the state document of a resource.
 #[utoipa::path(
-    get, path = paths::RESOURCE_STATE, tag = "resources", operation_id = "get_state",
-    params(ResourcePath, TenantQuery),
+    get, path = paths::RESOURCE_STATE, params(ResourcePath, TenantQuery),
     responses(
         (status = 200, description = "The document", body = StateDocument),
         (status = 404, description = "There is no such resource, or it has no state document"),
@@ -347,8 +343,7 @@ async fn get_state(caller: Caller<role::Reader>, at: At<ResourcePath>) -> Reply<
 
 /// Writes the state document under an active lease.
 #[utoipa::path(
-    put, path = paths::RESOURCE_STATE, tag = "resources", operation_id = "put_state",
-    params(ResourcePath, TenantQuery), request_body = PutState,
+    put, path = paths::RESOURCE_STATE, params(ResourcePath, TenantQuery), request_body = PutState,
     responses(
         (status = 200, description = "It was written", body = StateDocument),
         (status = 404, description = "There is no such resource or lease"),
@@ -369,11 +364,11 @@ async fn put_state(
 /// Cancels an acquire by its request id, even one that has not arrived yet: it can no longer be granted, and a grant
 /// that it already got is released.
 #[utoipa::path(
-    post, path = paths::RESOURCE_LEASE_CANCEL, tag = "resources", operation_id = "cancel_request",
+    post, path = paths::RESOURCE_LEASE_CANCEL,
     params(ResourcePath, TenantQuery), request_body = CancelRequest,
     responses((status = 204, description = "It was cancelled"))
 )]
-async fn cancel(
+async fn cancel_request(
     caller: Caller<role::Runner>,
     at: At<ResourcePath>,
     Body(body): Body<CancelRequest>,
@@ -385,14 +380,13 @@ async fn cancel(
 
 /// Returns the events of a resource and its leases.
 #[utoipa::path(
-    get, path = paths::RESOURCE_HISTORY, tag = "resources", operation_id = "resource_history",
-    params(ResourcePath, HistoryQuery),
+    get, path = paths::RESOURCE_HISTORY, params(ResourcePath, HistoryQuery),
     responses(
         (status = 200, description = "The events, oldest or newest first, as far back as they are kept", body = ResourceHistory),
         (status = 404, description = "There is no such resource, and no event of one is kept"),
     )
 )]
-async fn history(
+async fn resource_history(
     caller: Caller<role::Reader>,
     NamePath(path): NamePath<ResourcePath>,
     Params(query): Params<HistoryQuery>,

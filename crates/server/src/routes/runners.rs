@@ -47,7 +47,10 @@ use crate::{
 /// Of how many runners in a list it is read at once what they hold.
 const LOADS_AT_ONCE: usize = 8;
 
-routes![list, register, get, remove, heartbeat, put_status, assignments];
+routes! { "runners":
+    list_runners, register_runner, get_runner, delete_runner, heartbeat_runner, put_runner_status,
+    runner_assignments
+}
 
 /// The runner that a path names.
 async fn runner_key(context: &Context, tenant: Option<&str>, id: &str) -> Result<HolderKey, ApiError> {
@@ -108,14 +111,13 @@ async fn held_by(context: &Context, key: &HolderKey) -> Result<(Vec<LeaseView>, 
 /// Registers a runner. Registering it again opens a new session, and the former one can no longer be renewed. What it
 /// held by its name alone is revoked: free for the runner itself at once, and for others after the old deadline.
 #[utoipa::path(
-    post, path = paths::RUNNER_REGISTER, tag = "runners", operation_id = "register_runner",
-    params(ChosenSession), request_body = RegisterRunner,
+    post, path = paths::RUNNER_REGISTER, params(ChosenSession), request_body = RegisterRunner,
     responses(
         (status = 200, description = "It was registered", body = RegisteredRunner),
         (status = 409, description = "The session to be replaced belongs to another runner"),
     )
 )]
-async fn register(
+async fn register_runner(
     caller: Caller<role::Runner>,
     chosen: ChosenSession,
     Body(body): Body<RegisterRunner>,
@@ -148,7 +150,7 @@ async fn register(
 
 /// The operator may allow less than the surface does.
 fn check_capacity(context: &Context, asked: Option<u32>) -> Result<(), ApiError> {
-    let most = context.limits().capacity_max;
+    let most = context.limits.capacity_max;
     let Some(asked) = asked.filter(|asked| *asked > most) else { return Ok(()) };
     let mut faults = Faults::default();
     let told = format!("is {asked}; this server allows {CAPACITY_MIN} to {most} (limits.capacity_max)");
@@ -175,7 +177,7 @@ fn cameras_of<'a>(holder: &Holder, leases: impl Iterator<Item = &'a LeaseView>) 
 
 /// Reports that a runner is alive.
 #[utoipa::path(
-    put, path = paths::RUNNER_HEARTBEAT, tag = "runners", operation_id = "heartbeat_runner",
+    put, path = paths::RUNNER_HEARTBEAT,
     params(("id" = String, Path, description = "The runner"), TenantQuery), request_body = HeartbeatRunner,
     responses(
         (status = 200, description = "Everything that the runner holds", body = RunnerHeartbeat),
@@ -183,7 +185,7 @@ fn cameras_of<'a>(holder: &Holder, leases: impl Iterator<Item = &'a LeaseView>) 
         (status = 409, description = "The session belongs to another runner"),
     )
 )]
-async fn heartbeat(
+async fn heartbeat_runner(
     caller: Caller<role::Runner>,
     at: At<String>,
     Body(body): Body<HeartbeatRunner>,
@@ -258,11 +260,10 @@ async fn by_name(context: &Context, key: HolderKey, metrics: Option<Document>) -
 
 /// Returns a runner.
 #[utoipa::path(
-    get, path = paths::RUNNER, tag = "runners", operation_id = "get_runner",
-    params(("id" = String, Path, description = "The runner"), TenantQuery),
+    get, path = paths::RUNNER, params(("id" = String, Path, description = "The runner"), TenantQuery),
     responses((status = 200, description = "The runner", body = Runner))
 )]
-async fn get(caller: Caller<role::Reader>, at: At<String>) -> Reply<Runner> {
+async fn get_runner(caller: Caller<role::Reader>, at: At<String>) -> Reply<Runner> {
     let key = runner_key(caller.context(), at.tenant.as_deref(), &at.path).await?;
     Ok(Json(see(caller.context(), &key).await?))
 }
@@ -270,7 +271,7 @@ async fn get(caller: Caller<role::Reader>, at: At<String>) -> Reply<Runner> {
 /// Removes a runner. With its session as proof, all that it holds is released. By its name alone, which is no proof
 /// that it has stopped, all that it holds is revoked and held back until the deadline that the runner had.
 #[utoipa::path(
-    delete, path = paths::RUNNER, tag = "runners", operation_id = "delete_runner",
+    delete, path = paths::RUNNER,
     params(("id" = String, Path, description = "The runner"), TenantQuery), request_body = RemoveRunner,
     responses(
         (status = 200, description = "It was removed", body = RemovedRunner),
@@ -278,7 +279,7 @@ async fn get(caller: Caller<role::Reader>, at: At<String>) -> Reply<Runner> {
         (status = 409, description = "The session belongs to another runner"),
     )
 )]
-async fn remove(
+async fn delete_runner(
     caller: Caller<role::Runner>,
     at: At<String>,
     Body(body): Body<RemoveRunner>,
@@ -315,14 +316,14 @@ async fn release_own(context: &Context, key: &HolderKey, held: &[LeaseView]) -> 
 /// Sets the status of a runner: `active`, `draining` or `maintenance`. A runner may drain itself, by the key that it
 /// works with; everything else needs an admin's key. A runner that drains itself does not end its maintenance.
 #[utoipa::path(
-    put, path = paths::RUNNER_STATUS, tag = "runners", operation_id = "put_runner_status",
+    put, path = paths::RUNNER_STATUS,
     params(("id" = String, Path, description = "The runner"), TenantQuery), request_body = PutRunnerStatus,
     responses(
         (status = 200, description = "The runner as it is now", body = Runner),
         (status = 404, description = "There is no such runner, or that is not its present session"),
     )
 )]
-async fn put_status(
+async fn put_runner_status(
     caller: Caller<role::Runner>,
     at: At<String>,
     Body(body): Body<PutRunnerStatus>,
@@ -359,11 +360,11 @@ struct AssignmentsQuery {
 /// With `known` and `wait_ms` the answer comes as soon as something else is planned for the runner than in the answer
 /// of that version, and at the latest after `wait_ms`.
 #[utoipa::path(
-    get, path = paths::RUNNER_ASSIGNMENTS, tag = "runners", operation_id = "runner_assignments",
+    get, path = paths::RUNNER_ASSIGNMENTS,
     params(("id" = String, Path, description = "The runner"), AssignmentsQuery),
     responses((status = 200, description = "Its leases, and what is planned for it", body = Assignments))
 )]
-async fn assignments(
+async fn runner_assignments(
     caller: Caller<role::Reader>,
     NamePath(id): NamePath<String>,
     Params(query): Params<AssignmentsQuery>,
@@ -425,10 +426,10 @@ impl RunnerFilter {
 
 /// Lists runners. A page may have fewer items than `limit`; the last has no `next`.
 #[utoipa::path(
-    get, path = paths::RUNNERS, tag = "runners", operation_id = "list_runners", params(RunnerFilter, PageQuery),
+    get, path = paths::RUNNERS, params(RunnerFilter, PageQuery),
     responses((status = 200, description = "A page of runners", body = RunnerList))
 )]
-async fn list(
+async fn list_runners(
     caller: Caller<role::Reader>,
     Params(filter): Params<RunnerFilter>,
     Params(query): Params<PageQuery>,

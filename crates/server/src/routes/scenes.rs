@@ -32,7 +32,10 @@ use crate::{
     routes::resource_view::{ResourceView, each_page, resource_key, resource_page},
 };
 
-routes![list, get, declare, remove, get_lease, acquire, release, renew];
+routes! { "scenes":
+    list_scenes, get_scene, put_scene, delete_scene, get_scene_lease, acquire_scene, release_scene,
+    renew_scene
+}
 
 fn scene(caller: &Identity, tenant: Option<&str>, id: &str) -> Result<ResourceKey, ApiError> {
     resource_key(caller.tenant(tenant)?, kind::SCENE, "id", id)
@@ -48,10 +51,13 @@ enum Scenes {
 
 /// Lists scenes: all of them, or those that are held, or those that are not.
 #[utoipa::path(
-    get, path = paths::SCENES, tag = "scenes", operation_id = "list_scenes", params(SceneQuery),
+    get, path = paths::SCENES, params(SceneQuery),
     responses((status = 200, description = "The scenes; with `format=page`, a page with the total count. The `Link` header has the next page", body = Scenes))
 )]
-async fn list(caller: Caller<role::Reader>, Params(query): Params<SceneQuery>) -> Result<Response, ApiError> {
+async fn list_scenes(
+    caller: Caller<role::Reader>,
+    Params(query): Params<SceneQuery>,
+) -> Result<Response, ApiError> {
     let context = caller.context();
     let tenant = caller.tenant(query.tenant.as_deref())?;
     // Existing clients do not page: without `limit` a list has the maximum page size.
@@ -118,11 +124,10 @@ fn asked(query: &SceneQuery) -> Result<ResourceQuery, ApiError> {
 
 /// Returns a scene and its holder.
 #[utoipa::path(
-    get, path = paths::SCENE, tag = "scenes", operation_id = "get_scene",
-    params(("id" = String, Path, description = "The scene"), TenantQuery),
+    get, path = paths::SCENE, params(("id" = String, Path, description = "The scene"), TenantQuery),
     responses((status = 200, description = "The scene", body = Scene))
 )]
-async fn get(caller: Caller<role::Reader>, at: At<String>) -> Reply<Scene> {
+async fn get_scene(caller: Caller<role::Reader>, at: At<String>) -> Reply<Scene> {
     let key = scene(&caller, at.tenant.as_deref(), &at.path)?;
     let seen = ResourceView::read_declared(caller.context(), &key).await;
     let seen = seen.map_err(|failure| undeclared(&key, failure))?;
@@ -146,14 +151,14 @@ fn undeclared(key: &ResourceKey, failure: ApiError) -> ApiError {
 
 /// Creates or replaces a scene.
 #[utoipa::path(
-    put, path = paths::SCENE, tag = "scenes", operation_id = "put_scene",
+    put, path = paths::SCENE,
     params(("id" = String, Path, description = "The scene"), TenantQuery), request_body = PutScene,
     responses(
         (status = 200, description = "It existed, and its declaration was replaced", body = Scene),
         (status = 201, description = "It was created", body = Scene),
     )
 )]
-async fn declare(
+async fn put_scene(
     caller: Caller<role::Admin>,
     at: At<String>,
     Body(body): Body<PutScene>,
@@ -168,14 +173,13 @@ async fn declare(
 
 /// Deletes a scene.
 #[utoipa::path(
-    delete, path = paths::SCENE, tag = "scenes", operation_id = "delete_scene",
-    params(("id" = String, Path, description = "The scene"), DeleteQuery),
+    delete, path = paths::SCENE, params(("id" = String, Path, description = "The scene"), DeleteQuery),
     responses(
         (status = 204, description = "It was deleted"),
         (status = 409, description = "It is held, and `force` was not given"),
     )
 )]
-async fn remove(
+async fn delete_scene(
     caller: Caller<role::Admin>,
     NamePath(id): NamePath<String>,
     Params(query): Params<DeleteQuery>,
@@ -187,11 +191,10 @@ async fn remove(
 
 /// Returns the lease on a scene: what a gate compares tokens with.
 #[utoipa::path(
-    get, path = paths::SCENE_LEASE, tag = "scenes", operation_id = "get_scene_lease",
-    params(("id" = String, Path, description = "The scene"), TenantQuery),
+    get, path = paths::SCENE_LEASE, params(("id" = String, Path, description = "The scene"), TenantQuery),
     responses((status = 200, description = "The lease. If the scene is free, `holder_id` is null and `version` is the last token", body = SceneLease))
 )]
-async fn get_lease(caller: Caller<role::Reader>, at: At<String>) -> Reply<SceneLease> {
+async fn get_scene_lease(caller: Caller<role::Reader>, at: At<String>) -> Reply<SceneLease> {
     let key = scene(&caller, at.tenant.as_deref(), &at.path)?;
     let seen = ResourceView::read_declared(caller.context(), &key).await;
     let seen = seen.map_err(|failure| undeclared(&key, failure))?;
@@ -200,7 +203,7 @@ async fn get_lease(caller: Caller<role::Reader>, at: At<String>) -> Reply<SceneL
 
 /// Acquires the lease on a free scene.
 #[utoipa::path(
-    post, path = paths::SCENE_LEASE, tag = "scenes", operation_id = "acquire_scene",
+    post, path = paths::SCENE_LEASE,
     params(("id" = String, Path, description = "The scene"), TenantQuery), request_body = SceneLeaseRequest,
     responses(
         (status = 201, description = "It was granted; `version` is the fencing token", body = SceneLease),
@@ -208,7 +211,7 @@ async fn get_lease(caller: Caller<role::Reader>, at: At<String>) -> Reply<SceneL
         (status = 409, description = "It is held by another client, or held back"),
     )
 )]
-async fn acquire(
+async fn acquire_scene(
     caller: Caller<role::Runner>,
     at: At<String>,
     Body(body): Body<SceneLeaseRequest>,
@@ -222,14 +225,14 @@ async fn acquire(
 
 /// Renews the lease on a scene. A tracker that gets 404 stops its work on the scene.
 #[utoipa::path(
-    post, path = paths::SCENE_LEASE_RENEW, tag = "scenes", operation_id = "renew_scene",
+    post, path = paths::SCENE_LEASE_RENEW,
     params(("id" = String, Path, description = "The scene"), TenantQuery), request_body = SceneLeaseRequest,
     responses(
         (status = 200, description = "It was renewed", body = SceneLease),
         (status = 404, description = "The lease was lost, for any reason"),
     )
 )]
-async fn renew(
+async fn renew_scene(
     caller: Caller<role::Runner>,
     at: At<String>,
     Body(body): Body<SceneLeaseRequest>,
@@ -247,11 +250,11 @@ async fn renew(
 
 /// Releases the lease on a scene. If the caller does not hold it, nothing happens.
 #[utoipa::path(
-    delete, path = paths::SCENE_LEASE, tag = "scenes", operation_id = "release_scene",
+    delete, path = paths::SCENE_LEASE,
     params(("id" = String, Path, description = "The scene"), TenantQuery), request_body = SceneLeaseRequest,
     responses((status = 204, description = "The caller does not hold it"))
 )]
-async fn release(
+async fn release_scene(
     caller: Caller<role::Runner>,
     at: At<String>,
     Body(body): Body<SceneLeaseRequest>,

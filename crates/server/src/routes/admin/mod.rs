@@ -27,7 +27,7 @@ use crate::{
     },
 };
 
-routes! {
+routes! { "administration":
     list_keys, create_key, get_key, expire_key, revoke_key, rotate_key, list_tenants, get_tenant,
     put_tenant, raise_token, restored
 }
@@ -81,7 +81,7 @@ fn page<T>(items: Vec<(Name, T)>, query: &PageQuery) -> Result<(Vec<T>, Option<P
 
 /// Lists the keys that are not revoked.
 #[utoipa::path(
-    get, path = paths::KEYS, tag = "administration", operation_id = "list_keys", params(PageQuery),
+    get, path = paths::KEYS, params(PageQuery),
     responses((status = 200, description = "The keys, without their secrets", body = KeyList))
 )]
 async fn list_keys(caller: Caller<role::Admin>, Params(query): Params<PageQuery>) -> Reply<KeyList> {
@@ -94,7 +94,7 @@ async fn list_keys(caller: Caller<role::Admin>, Params(query): Params<PageQuery>
 
 /// Creates a key. Its secret is in this answer and nowhere else.
 #[utoipa::path(
-    post, path = paths::KEYS, tag = "administration", operation_id = "create_key", request_body = CreateKey,
+    post, path = paths::KEYS, request_body = CreateKey,
     responses((status = 201, description = "The key and its secret", body = NewKey))
 )]
 async fn create_key(caller: Caller<role::Admin>, Body(create): Body<CreateKey>) -> StatusReply<NewKey> {
@@ -108,7 +108,7 @@ async fn create_key(caller: Caller<role::Admin>, Body(create): Body<CreateKey>) 
 
 /// Returns a key, without its secret.
 #[utoipa::path(
-    get, path = paths::KEY, tag = "administration", operation_id = "get_key", params(("id" = String, Path)),
+    get, path = paths::KEY, params(("id" = String, Path)),
     responses((status = 200, description = "The key, without its secret", body = ApiKey))
 )]
 async fn get_key(caller: Caller<role::Admin>, NamePath(id): NamePath<String>) -> Reply<ApiKey> {
@@ -117,8 +117,7 @@ async fn get_key(caller: Caller<role::Admin>, NamePath(id): NamePath<String>) ->
 
 /// Sets when a key expires.
 #[utoipa::path(
-    put, path = paths::KEY, tag = "administration", operation_id = "expire_key",
-    params(("id" = String, Path)), request_body = ExpireKey,
+    put, path = paths::KEY, params(("id" = String, Path)), request_body = ExpireKey,
     responses((status = 200, description = "The key as it is now", body = ApiKey))
 )]
 async fn expire_key(
@@ -135,7 +134,7 @@ async fn expire_key(
 
 /// Revokes a key permanently.
 #[utoipa::path(
-    delete, path = paths::KEY, tag = "administration", operation_id = "revoke_key",
+    delete, path = paths::KEY,
     params(("id" = String, Path)), responses((status = 204, description = "It was revoked"))
 )]
 async fn revoke_key(
@@ -151,8 +150,7 @@ async fn revoke_key(
 
 /// Gives a key a new secret. The old one still works for a grace period.
 #[utoipa::path(
-    post, path = paths::KEY_ROTATE, tag = "administration", operation_id = "rotate_key",
-    params(("id" = String, Path)), request_body = RotateKey,
+    post, path = paths::KEY_ROTATE, params(("id" = String, Path)), request_body = RotateKey,
     responses((status = 200, description = "The key and its new secret", body = NewKey))
 )]
 async fn rotate_key(
@@ -178,13 +176,13 @@ async fn tenant_as_it_is(context: &Context, tenant: &Name) -> Result<Tenant, Api
 
 /// Lists the tenants that have keys or quotas of their own, and `default`.
 #[utoipa::path(
-    get, path = paths::TENANTS, tag = "administration", operation_id = "list_tenants", params(PageQuery),
+    get, path = paths::TENANTS, params(PageQuery),
     responses((status = 200, description = "The tenants", body = TenantList))
 )]
 async fn list_tenants(caller: Caller<role::Admin>, Params(query): Params<PageQuery>) -> Reply<TenantList> {
     let context = caller.context();
     context.refresh().await?;
-    let mut names = context.ring().tenants();
+    let mut names = context.ring.tenants();
     names.insert(Name::new("default").expect("a short name"));
     let asked = caller.tenant_or_all(query.tenant.as_deref())?;
     let names = names.into_iter().filter(|name| asked.as_ref().is_none_or(|asked| asked == name));
@@ -198,7 +196,7 @@ async fn list_tenants(caller: Caller<role::Admin>, Params(query): Params<PageQue
 
 /// Returns the quotas of a tenant and their usage.
 #[utoipa::path(
-    get, path = paths::TENANT, tag = "administration", operation_id = "get_tenant",
+    get, path = paths::TENANT,
     params(("tenant" = String, Path)), responses((status = 200, description = "The tenant", body = Tenant))
 )]
 async fn get_tenant(caller: Caller<role::Admin>, NamePath(tenant): NamePath<String>) -> Reply<Tenant> {
@@ -209,8 +207,7 @@ async fn get_tenant(caller: Caller<role::Admin>, NamePath(tenant): NamePath<Stri
 /// Sets the quotas of a tenant. Only those that are named change: a number sets one, `null` removes the limit. A key of
 /// the tenant itself cannot do this.
 #[utoipa::path(
-    put, path = paths::TENANT, tag = "administration", operation_id = "put_tenant",
-    params(("tenant" = String, Path)), request_body = PutTenant,
+    put, path = paths::TENANT, params(("tenant" = String, Path)), request_body = PutTenant,
     responses((status = 200, description = "The tenant as it is now", body = Tenant))
 )]
 async fn put_tenant(
@@ -228,7 +225,7 @@ async fn put_tenant(
 
 /// Makes tokens continue above a number, for when a gate has seen larger ones than the store gives.
 #[utoipa::path(
-    post, path = paths::RAISE_TOKEN, tag = "administration", operation_id = "raise_token", request_body = RaiseToken,
+    post, path = paths::RAISE_TOKEN, request_body = RaiseToken,
     responses((status = 200, description = "Tokens continue above this number", body = RaisedToken))
 )]
 async fn raise_token(caller: Caller<role::StoreAdmin>, Body(raise): Body<RaiseToken>) -> Reply<RaisedToken> {
@@ -240,7 +237,7 @@ async fn raise_token(caller: Caller<role::StoreAdmin>, Body(raise): Body<RaiseTo
 /// have been given, and nothing is granted or renewed until the longest lease that may have been lost has expired,
 /// unless all holders were stopped. A store that was retired works again.
 #[utoipa::path(
-    post, path = paths::RESTORED, tag = "administration", operation_id = "restored", request_body = RestoreNotice,
+    post, path = paths::RESTORED, request_body = RestoreNotice,
     responses((status = 200, description = "Where the new history begins", body = NewHistory))
 )]
 async fn restored(

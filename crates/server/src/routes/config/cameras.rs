@@ -25,7 +25,10 @@ use crate::{
     routes::resource_view::{ResourceView, resource_key, resource_page},
 };
 
-routes![list_at_site, create, get_at_site, put_at_site, remove, list, available, get, put];
+routes! { "config":
+    list_site_cameras, create_camera, get_site_camera, put_site_camera, delete_camera, list_cameras,
+    list_available_cameras, get_camera, put_camera
+}
 
 /// The path of a camera at a site.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
@@ -45,11 +48,10 @@ fn camera_key(tenant: Name, uuid: &str) -> Result<ResourceKey, ApiError> {
 
 /// Lists the cameras of a site.
 #[utoipa::path(
-    get, path = paths::SITE_CAMERAS, tag = "config", operation_id = "list_site_cameras",
-    params(SitePath, CameraQuery),
+    get, path = paths::SITE_CAMERAS, params(SitePath, CameraQuery),
     responses((status = 200, description = "The cameras", body = CameraList))
 )]
-async fn list_at_site(
+async fn list_site_cameras(
     caller: Caller<role::Reader>,
     NamePath(path): NamePath<SitePath>,
     Params(query): Params<CameraQuery>,
@@ -99,14 +101,13 @@ async fn all_shown(context: &Context, found: &ResourcePage) -> Result<Vec<Camera
 
 /// Creates a camera.
 #[utoipa::path(
-    post, path = paths::SITE_CAMERAS, tag = "config", operation_id = "create_camera",
-    params(SitePath), request_body = Camera,
+    post, path = paths::SITE_CAMERAS, params(SitePath), request_body = Camera,
     responses(
         (status = 200, description = "It was created", body = Camera),
         (status = 409, description = "The tenant already has a camera with that id"),
     )
 )]
-async fn create(
+async fn create_camera(
     caller: Caller<role::Admin>,
     NamePath(path): NamePath<SitePath>,
     Body(mut camera): Body<Camera>,
@@ -136,25 +137,26 @@ async fn find(context: &Context, site: &Site, uuid: &str) -> Result<ResourceView
 
 /// Returns a camera of a site.
 #[utoipa::path(
-    get, path = paths::SITE_CAMERA, tag = "config", operation_id = "get_site_camera",
-    params(CameraPath),
+    get, path = paths::SITE_CAMERA, params(CameraPath),
     responses((status = 200, description = "The camera", body = Camera))
 )]
-async fn get_at_site(caller: Caller<role::Reader>, NamePath(path): NamePath<CameraPath>) -> Reply<Camera> {
+async fn get_site_camera(
+    caller: Caller<role::Reader>,
+    NamePath(path): NamePath<CameraPath>,
+) -> Reply<Camera> {
     let site = Site::of(&caller, &path.tenant, &path.site)?;
     answer(caller.context(), &find(caller.context(), &site, &path.camera_uuid).await?).await
 }
 
 /// Creates or replaces a camera of a site. A camera that is at another site is not found here.
 #[utoipa::path(
-    put, path = paths::SITE_CAMERA, tag = "config", operation_id = "put_site_camera",
-    params(CameraPath), request_body = Camera,
+    put, path = paths::SITE_CAMERA, params(CameraPath), request_body = Camera,
     responses(
         (status = 200, description = "It was created, or its declaration was replaced", body = Camera),
         (status = 404, description = "There is no such tenant, or the camera is at another site"),
     )
 )]
-async fn put_at_site(
+async fn put_site_camera(
     caller: Caller<role::Admin>,
     NamePath(path): NamePath<CameraPath>,
     Body(mut camera): Body<Camera>,
@@ -191,14 +193,13 @@ async fn replace(
 
 /// Deletes a camera of a site.
 #[utoipa::path(
-    delete, path = paths::SITE_CAMERA, tag = "config", operation_id = "delete_camera",
-    params(CameraPath, DeleteQuery),
+    delete, path = paths::SITE_CAMERA, params(CameraPath, DeleteQuery),
     responses(
         (status = 200, description = "It was deleted", body = Deleted),
         (status = 409, description = "It is held, and `force` was not given"),
     )
 )]
-async fn remove(
+async fn delete_camera(
     caller: Caller<role::Admin>,
     NamePath(path): NamePath<CameraPath>,
     Params(query): Params<DeleteQuery>,
@@ -213,10 +214,10 @@ async fn remove(
 
 /// Lists cameras of all sites.
 #[utoipa::path(
-    get, path = paths::CAMERAS, tag = "config", operation_id = "list_cameras", params(CameraQuery),
+    get, path = paths::CAMERAS, params(CameraQuery),
     responses((status = 200, description = "The cameras", body = CameraList))
 )]
-async fn list(caller: Caller<role::Reader>, Params(query): Params<CameraQuery>) -> Reply<CameraList> {
+async fn list_cameras(caller: Caller<role::Reader>, Params(query): Params<CameraQuery>) -> Reply<CameraList> {
     let tenant = caller.tenant_or_all(query.tenant.as_deref())?;
     let (cameras, next) = page(caller.context(), tenant.as_ref(), asked(&query, None)?, &query).await?;
     Ok(Json(CameraList { cameras, next }))
@@ -224,10 +225,10 @@ async fn list(caller: Caller<role::Reader>, Params(query): Params<CameraQuery>) 
 
 /// Lists the free cameras.
 #[utoipa::path(
-    get, path = paths::CAMERAS_AVAILABLE, tag = "config", operation_id = "list_available_cameras", params(CameraQuery),
+    get, path = paths::CAMERAS_AVAILABLE, params(CameraQuery),
     responses((status = 200, description = "The cameras", body = AvailableCameras))
 )]
-async fn available(
+async fn list_available_cameras(
     caller: Caller<role::Reader>,
     Params(query): Params<CameraQuery>,
 ) -> Reply<AvailableCameras> {
@@ -245,11 +246,11 @@ fn asked(query: &CameraQuery, leased: Option<bool>) -> Result<ResourceQuery, Api
 
 /// Returns a camera.
 #[utoipa::path(
-    get, path = paths::CAMERA, tag = "config", operation_id = "get_camera",
+    get, path = paths::CAMERA,
     params(("camera_uuid" = String, Path, description = "The camera"), TenantQuery),
     responses((status = 200, description = "The camera, with the zones that apply to it", body = Camera))
 )]
-async fn get(caller: Caller<role::Reader>, at: At<String>) -> Reply<Camera> {
+async fn get_camera(caller: Caller<role::Reader>, at: At<String>) -> Reply<Camera> {
     let context = caller.context();
     let name = field::name("camera_uuid", &at.path)?;
     let tenant = context.tenant_of(at.tenant.as_deref(), Named::Camera(&name)).await?;
@@ -258,11 +259,15 @@ async fn get(caller: Caller<role::Reader>, at: At<String>) -> Reply<Camera> {
 
 /// Creates or replaces a camera. It stays at its site unless the body names another.
 #[utoipa::path(
-    put, path = paths::CAMERA, tag = "config", operation_id = "put_camera",
+    put, path = paths::CAMERA,
     params(("camera_uuid" = String, Path, description = "The camera"), TenantQuery), request_body = Camera,
     responses((status = 200, description = "It was created, or its declaration was replaced", body = Camera))
 )]
-async fn put(caller: Caller<role::Admin>, at: At<String>, Body(mut camera): Body<Camera>) -> Reply<Camera> {
+async fn put_camera(
+    caller: Caller<role::Admin>,
+    at: At<String>,
+    Body(mut camera): Body<Camera>,
+) -> Reply<Camera> {
     let context = caller.context();
     caller.tenant(camera.tenant_id.as_deref())?;
     let name = field::name("camera_uuid", &at.path)?;

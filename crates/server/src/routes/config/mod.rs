@@ -23,7 +23,7 @@ use crate::{
     routes::resource_view::{ResourceView, each_page},
 };
 
-routes![version, version_of_all];
+routes!["config": config_version, config_version_of_all];
 
 /// The path of a site.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
@@ -81,11 +81,10 @@ fn keeping(before: Option<ResourceView>, declaration: Declaration) -> Declaratio
 
 /// Returns the versions of a site's configuration: the same content has the same version.
 #[utoipa::path(
-    get, path = paths::CONFIG_VERSION, tag = "config", operation_id = "config_version",
-    params(SitePath),
+    get, path = paths::CONFIG_VERSION, params(SitePath),
     responses((status = 200, description = "The versions of its cameras and zones", body = DatedConfigVersion))
 )]
-async fn version(
+async fn config_version(
     caller: Caller<role::Reader>,
     NamePath(path): NamePath<SitePath>,
 ) -> Reply<DatedConfigVersion> {
@@ -102,11 +101,10 @@ async fn version(
 
 /// Returns the versions of all configuration that the caller may see, over all sites.
 #[utoipa::path(
-    get, path = paths::CONFIG_VERSION_OF_ALL, tag = "config", operation_id = "config_version_of_all",
-    params(TenantQuery),
+    get, path = paths::CONFIG_VERSION_OF_ALL, params(TenantQuery),
     responses((status = 200, description = "The versions of all cameras and zones", body = DatedConfigVersion))
 )]
-async fn version_of_all(
+async fn config_version_of_all(
     caller: Caller<role::Reader>,
     Params(query): Params<TenantQuery>,
 ) -> Reply<DatedConfigVersion> {

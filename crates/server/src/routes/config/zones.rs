@@ -18,7 +18,7 @@ use crate::{
     routes::resource_view::{ResourceView, resource_page},
 };
 
-routes![list, create, get, put, remove];
+routes!["config": list_zones, create_zone, get_zone, put_zone, delete_zone];
 
 /// The path of a zone.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
@@ -75,11 +75,10 @@ async fn declare(context: &Context, site: &Site, zone: &Zone, only_new: bool) ->
 
 /// Lists the zones of a site.
 #[utoipa::path(
-    get, path = paths::SITE_ZONES, tag = "config", operation_id = "list_zones",
-    params(SitePath, PageQuery),
+    get, path = paths::SITE_ZONES, params(SitePath, PageQuery),
     responses((status = 200, description = "The zones", body = ZoneList))
 )]
-async fn list(
+async fn list_zones(
     caller: Caller<role::Reader>,
     NamePath(path): NamePath<SitePath>,
     Params(query): Params<PageQuery>,
@@ -96,14 +95,13 @@ async fn list(
 
 /// Creates a zone.
 #[utoipa::path(
-    post, path = paths::SITE_ZONES, tag = "config", operation_id = "create_zone",
-    params(SitePath), request_body = Zone,
+    post, path = paths::SITE_ZONES, params(SitePath), request_body = Zone,
     responses(
         (status = 200, description = "It was created", body = Zone),
         (status = 409, description = "The site already has a zone with that id"),
     )
 )]
-async fn create(
+async fn create_zone(
     caller: Caller<role::Admin>,
     NamePath(path): NamePath<SitePath>,
     Body(zone): Body<Zone>,
@@ -114,11 +112,10 @@ async fn create(
 
 /// Returns a zone.
 #[utoipa::path(
-    get, path = paths::SITE_ZONE, tag = "config", operation_id = "get_zone",
-    params(ZonePath),
+    get, path = paths::SITE_ZONE, params(ZonePath),
     responses((status = 200, description = "The zone", body = Zone))
 )]
-async fn get(caller: Caller<role::Reader>, NamePath(path): NamePath<ZonePath>) -> Reply<Zone> {
+async fn get_zone(caller: Caller<role::Reader>, NamePath(path): NamePath<ZonePath>) -> Reply<Zone> {
     let key = zone_key(&Site::of(&caller, &path.tenant, &path.site)?, &ZoneId::from_path(&path.zone_id))?;
     let seen = ResourceView::read_declared(caller.context(), &key).await?;
     let zone = Zone::of(&seen.resource).ok_or(Refusal::NoResource(key))?;
@@ -127,11 +124,10 @@ async fn get(caller: Caller<role::Reader>, NamePath(path): NamePath<ZonePath>) -
 
 /// Creates or replaces a zone.
 #[utoipa::path(
-    put, path = paths::SITE_ZONE, tag = "config", operation_id = "put_zone",
-    params(ZonePath), request_body = Zone,
+    put, path = paths::SITE_ZONE, params(ZonePath), request_body = Zone,
     responses((status = 200, description = "It was created, or its declaration was replaced", body = Zone))
 )]
-async fn put(
+async fn put_zone(
     caller: Caller<role::Admin>,
     NamePath(path): NamePath<ZonePath>,
     Body(zone): Body<Zone>,
@@ -146,14 +142,13 @@ async fn put(
 
 /// Deletes a zone.
 #[utoipa::path(
-    delete, path = paths::SITE_ZONE, tag = "config", operation_id = "delete_zone",
-    params(ZonePath, DeleteQuery),
+    delete, path = paths::SITE_ZONE, params(ZonePath, DeleteQuery),
     responses(
         (status = 200, description = "It was deleted", body = Deleted),
         (status = 409, description = "It is held, and `force` was not given"),
     )
 )]
-async fn remove(
+async fn delete_zone(
     caller: Caller<role::Admin>,
     NamePath(path): NamePath<ZonePath>,
     Params(query): Params<DeleteQuery>,

@@ -31,7 +31,7 @@ use crate::{
     routes::resource_view::{ResourceView, resource_key},
 };
 
-routes![acquire, renew, heartbeat, release, revoke];
+routes!["leases": acquire_lease, renew_lease, heartbeat_lease, release_lease, revoke_lease];
 
 /// The lease that a path names. What is no id is no lease.
 async fn target(context: &Context, at: &At<String>) -> Result<Target, ApiError> {
@@ -63,14 +63,14 @@ fn over(failure: ApiError) -> ApiError {
 
 /// Acquires a camera for a runner.
 #[utoipa::path(
-    post, path = paths::LEASE_ACQUIRE, tag = "leases", operation_id = "acquire_lease", request_body = AcquireLease,
+    post, path = paths::LEASE_ACQUIRE, request_body = AcquireLease,
     responses(
         (status = 200, description = "It was granted", body = Envelope),
         (status = 404, description = "There is no such camera or session"),
         (status = 409, description = "It is held by another client or held back, or the runner gets no more leases"),
     )
 )]
-async fn acquire(caller: Caller<role::Runner>, Body(body): Body<AcquireLease>) -> Reply<Envelope> {
+async fn acquire_lease(caller: Caller<role::Runner>, Body(body): Body<AcquireLease>) -> Reply<Envelope> {
     let context = caller.context();
     let asked = body.terms()?;
     let said = body.tenant_id.as_deref().filter(|tenant| !tenant.is_empty());
@@ -151,7 +151,7 @@ async fn attributes(
 
 /// Renews a lease. What is reported with it is stored and shown.
 #[utoipa::path(
-    put, path = paths::LEASE_RENEW, tag = "leases", operation_id = "renew_lease",
+    put, path = paths::LEASE_RENEW,
     params(("lease_id" = String, Path, description = "The lease"), TenantQuery), request_body = RenewLease,
     responses(
         (status = 200, description = "It was renewed", body = Envelope),
@@ -160,7 +160,7 @@ async fn attributes(
         (status = 410, description = "It has expired"),
     )
 )]
-async fn renew(
+async fn renew_lease(
     caller: Caller<role::Runner>,
     at: At<String>,
     Body(body): Body<RenewLease>,
@@ -173,7 +173,7 @@ async fn renew(
 
 /// Renews a lease and reports progress, which is stored and shown.
 #[utoipa::path(
-    post, path = paths::LEASE_HEARTBEAT, tag = "leases", operation_id = "heartbeat_lease",
+    post, path = paths::LEASE_HEARTBEAT,
     params(("lease_id" = String, Path, description = "The lease"), TenantQuery), request_body = HeartbeatLease,
     responses(
         (status = 200, description = "It was renewed", body = Envelope),
@@ -182,7 +182,7 @@ async fn renew(
         (status = 410, description = "It has expired"),
     )
 )]
-async fn heartbeat(
+async fn heartbeat_lease(
     caller: Caller<role::Runner>,
     at: At<String>,
     Body(body): Body<HeartbeatLease>,
@@ -195,7 +195,7 @@ async fn heartbeat(
 
 /// Releases a lease.
 #[utoipa::path(
-    delete, path = paths::LEASE_RELEASE, tag = "leases", operation_id = "release_lease",
+    delete, path = paths::LEASE_RELEASE,
     params(("lease_id" = String, Path, description = "The lease"), TenantQuery), request_body = ReleaseLease,
     responses(
         (status = 200, description = "It was released", body = Envelope),
@@ -204,7 +204,7 @@ async fn heartbeat(
         (status = 410, description = "It has expired"),
     )
 )]
-async fn release(
+async fn release_lease(
     caller: Caller<role::Runner>,
     at: At<String>,
     Body(body): Body<ReleaseLease>,
@@ -218,7 +218,7 @@ async fn release(
 
 /// Revokes a lease. The resource is held back until the old deadline, unless the old holder is known to be fenced off.
 #[utoipa::path(
-    post, path = paths::LEASE_REVOKE, tag = "leases", operation_id = "revoke_lease",
+    post, path = paths::LEASE_REVOKE,
     params(("lease_id" = String, Path, description = "The lease"), TenantQuery), request_body = RevokeLease,
     responses(
         (status = 200, description = "It was revoked", body = Envelope),
@@ -227,7 +227,7 @@ async fn release(
         (status = 410, description = "It has expired"),
     )
 )]
-async fn revoke(
+async fn revoke_lease(
     caller: Caller<role::Admin>,
     at: At<String>,
     Body(body): Body<RevokeLease>,

@@ -26,18 +26,17 @@ use crate::{
     },
 };
 
-routes![list, get, history, of_runner, of_camera];
+routes!["leases": list_leases, get_lease, lease_history, leases_of_runner, lease_of_camera];
 
 /// Returns a lease. `success` says whether it is held; if it has ended, the answer says how.
 #[utoipa::path(
-    get, path = paths::LEASE, tag = "leases", operation_id = "get_lease",
-    params(("lease_id" = String, Path, description = "The lease"), TenantQuery),
+    get, path = paths::LEASE, params(("lease_id" = String, Path, description = "The lease"), TenantQuery),
     responses(
         (status = 200, description = "The lease if `success` is true; otherwise how it ended", body = Envelope),
         (status = 404, description = "There is no such lease, and no event of one is kept"),
     )
 )]
-async fn get(caller: Caller<role::Reader>, at: At<String>) -> Reply<Envelope> {
+async fn get_lease(caller: Caller<role::Reader>, at: At<String>) -> Reply<Envelope> {
     let context = caller.context();
     let lease = lease_id(&at.path)?;
     let tenant = context.tenant_of(at.tenant.as_deref(), Named::Lease(lease)).await?;
@@ -68,14 +67,14 @@ fn by_id(tenant: &Name, id: LeaseId) -> Claim {
 
 /// Returns the events of a lease.
 #[utoipa::path(
-    get, path = paths::LEASE_HISTORY, tag = "leases", operation_id = "lease_history",
+    get, path = paths::LEASE_HISTORY,
     params(("lease_id" = String, Path, description = "The lease"), HistoryQuery),
     responses(
         (status = 200, description = "The events, oldest or newest first, as far back as they are kept", body = LeaseHistory),
         (status = 404, description = "There is no such lease, and no event of one is kept"),
     )
 )]
-async fn history(
+async fn lease_history(
     caller: Caller<role::Reader>,
     NamePath(id): NamePath<String>,
     Params(query): Params<HistoryQuery>,
@@ -97,11 +96,11 @@ async fn history(
 
 /// Lists the leases of a runner.
 #[utoipa::path(
-    get, path = paths::LEASES_OF_RUNNER, tag = "leases", operation_id = "leases_of_runner",
+    get, path = paths::LEASES_OF_RUNNER,
     params(("runner_id" = String, Path, description = "The runner"), PageQuery),
     responses((status = 200, description = "Its leases; none, if the runner is unknown", body = LeaseList))
 )]
-async fn of_runner(
+async fn leases_of_runner(
     caller: Caller<role::Reader>,
     NamePath(runner): NamePath<String>,
     Params(query): Params<PageQuery>,
@@ -118,14 +117,14 @@ async fn of_runner(
 
 /// Returns the lease on a camera.
 #[utoipa::path(
-    get, path = paths::LEASE_OF_CAMERA, tag = "leases", operation_id = "lease_of_camera",
+    get, path = paths::LEASE_OF_CAMERA,
     params(("camera_uuid" = String, Path, description = "The camera"), TenantQuery),
     responses(
         (status = 200, description = "The lease", body = Envelope),
         (status = 404, description = "Nobody holds it, or there is no such camera"),
     )
 )]
-async fn of_camera(caller: Caller<role::Reader>, at: At<String>) -> Reply<Envelope> {
+async fn lease_of_camera(caller: Caller<role::Reader>, at: At<String>) -> Reply<Envelope> {
     let name = field::name("camera_uuid", &at.path)?;
     let tenant = caller.context().tenant_of(at.tenant.as_deref(), Named::Camera(&name)).await?;
     let key = resource_key(tenant, kind::CAMERA, "camera_uuid", &at.path)?;
@@ -149,10 +148,10 @@ struct LeaseFilter {
 
 /// Lists leases. A page may have fewer items than `limit`; the last has no `next`.
 #[utoipa::path(
-    get, path = paths::LEASES, tag = "leases", operation_id = "list_leases", params(LeaseQuery, LeaseFilter),
+    get, path = paths::LEASES, params(LeaseQuery, LeaseFilter),
     responses((status = 200, description = "A page of leases", body = LeaseList))
 )]
-async fn list(
+async fn list_leases(
     caller: Caller<role::Reader>,
     Params(query): Params<LeaseQuery>,
     Params(filter): Params<LeaseFilter>,
