@@ -73,11 +73,11 @@ pub fn run_agent(&Agent { deadline_ms }: &Agent) {
             warn: TTL / 6,
             exit_hook: ExitHook::default(),
             folder: None,
-            streams: Streams::Own(theirs),
         };
         let stop_at_ms = deadline_ms - kill_before(TTL).as_millis() as u64;
         let term = LeaseTerm { stop_at_ms, variables: Vec::new() };
-        let mut holder = Holder::start(&Keepers::new().expect("a subreaper"), job, term).expect("started");
+        let keepers = Keepers::new().expect("a subreaper");
+        let mut holder = Holder::start(&keepers, job, Streams::Own(theirs), term).expect("started");
         println!("started");
         while let Ok(None) = holder.ended().await {}
         holder.leave_nothing().await;

@@ -9,7 +9,7 @@ use serde_json::json;
 use solehold_kafka::{Done, Handler, Message};
 use solehold_orchestrator::{
     Mailbox, Orchestrator, Parts,
-    dispatch::{Dispatch, DispatchError, Finding, Reports, StageLimits},
+    dispatch::{Dispatch, DispatchError, Finding, Reports},
     model::{
         command::Mapping,
         job::JobState,
@@ -18,7 +18,7 @@ use solehold_orchestrator::{
         task::{Report, ReportKind, Task, TaskId},
     },
     publish::{Outgoing, Publish},
-    store::{DeadLetterId, JobFilter, Mail, MailBody, Prepared, Store},
+    store::{DeadLetterId, Mail, MailBody, Prepared, Store},
 };
 use solehold_sql::partitions::{Partition, Raised, Standing, Tenure};
 use solehold_testkit::wait_for;
@@ -90,7 +90,7 @@ impl Dispatch for Everything {
         std::future::pending().await
     }
 
-    async fn check(&self, _stages: &[StageLimits]) -> Result<Vec<Finding>, DispatchError> {
+    async fn check(&self, _stages: &[StagePlan]) -> Result<Vec<Finding>, DispatchError> {
         Ok(Vec::new())
     }
 }
@@ -149,9 +149,9 @@ fn message(partition: i32, offset: i64, job: &str) -> Message {
 /// Takes a partition, as a new owner.
 async fn tenure(store: &Store, number: i32) -> Result<Tenure> {
     let partition = Partition { group: GROUP.to_owned(), topic: TOPIC.to_owned(), number };
-    let client = store.pool().get().await?;
-    let row = store.partitions().look(&**client, &partition).await?;
-    match store.partitions().raise_from(&**client, &partition, row.epoch, "bench", 0).await? {
+    let client = store.pool.get().await?;
+    let row = store.partitions.look(&**client, &partition).await?;
+    match store.partitions.raise_from(&**client, &partition, row.epoch, "bench", 0).await? {
         Raised::Ours(tenure) => Ok(tenure),
         Raised::Overtaken(row) => bail!("another owner came between: {row:?}"),
     }
@@ -163,10 +163,10 @@ async fn commit(jobs: &Orchestrator, tenure: &Tenure, messages: &[Message]) -> R
     for message in messages {
         done.push(Done { message: message.clone(), effect: jobs.work(message).await });
     }
-    let mut client = jobs.store().pool().get().await?;
+    let mut client = jobs.store().pool.get().await?;
     let tx = client.transaction().await?;
     let next = messages.iter().map(|message| message.offset + 1).max().unwrap_or_default();
-    let standing = jobs.store().partitions().advance(&*tx, tenure, next, None).await?;
+    let standing = jobs.store().partitions.advance(&*tx, tenure, next, None).await?;
     ensure!(standing == Standing::Ours, "the partition has another owner");
     let tally = jobs.commit(&tx, tenure, &done).await?;
     tx.commit().await?;
@@ -198,11 +198,11 @@ pub async fn run(watch: &mut Watch, rows: i64) -> Result<()> {
     operators(watch, &store).await?;
     watch.findings.cleaning = cleaning(&Store::new(database.pool(false)?, "orchestrator")?, rows).await?;
     for partition in 0..PARTITIONS {
-        let client = store.pool().get().await?;
+        let client = store.pool.get().await?;
         let nothing = clean(&store, &client, partition, rows, (INBOX_RETENTION, JOB_RETENTION));
         ensure!(watch.step("clean: nothing to delete", nothing).await? == 0, "something was deleted");
     }
-    let client = store.pool().get().await?;
+    let client = store.pool.get().await?;
     let some = clean(&store, &client, 0, rows, (DAY * 5, DAY * 27));
     ensure!(watch.step("clean", some).await? > 0, "nothing was deleted");
     drop(client);
@@ -227,7 +227,7 @@ async fn owners(watch: &mut Watch, jobs: &Orchestrator, tenure: &Tenure, rows: i
     };
     let reports = (1..=500).map(report).collect();
     watch.step_for("deliver 500 reports", 500, async { Ok(jobs.mailbox().deliver(reports).await?) }).await?;
-    let client = store.pool().get().await?;
+    let client = store.pool.get().await?;
     let partition = tenure.partition.number;
     watch
         .step("read the mailbox", async { Ok(store.mailbox(&client, partition, 0, MAILBOX_BATCH).await?) })
@@ -242,14 +242,11 @@ async fn owners(watch: &mut Watch, jobs: &Orchestrator, tenure: &Tenure, rows: i
 
 /// The lists that people look at, and what the orchestrator looks at when it starts.
 async fn operators(watch: &mut Watch, store: &Store) -> Result<()> {
-    let client = store.pool().get().await?;
+    let client = store.pool.get().await?;
     let sql = &**client;
     let limit = PAGE_DEFAULT;
-    for (state, after) in
-        [(None, None), (Some(JobState::Succeeded), Some("job-5")), (Some(JobState::Failed), None)]
-    {
-        let filter = JobFilter { state, after: after.map(str::to_owned), limit };
-        watch.step("list jobs", async { Ok(store.list_jobs(&filter).await?) }).await?;
+    for (state, after) in [(None, ""), (Some(JobState::Succeeded), "job-5"), (Some(JobState::Failed), "")] {
+        watch.step("list jobs", async { Ok(store.list_jobs(state, after, limit).await?) }).await?;
     }
     watch.step("show a job", async { Ok(store.job("job-77").await?) }).await?;
     watch.step("list letters", async { Ok(store.list_dead_letters(&client, None, limit).await?) }).await?;
@@ -261,7 +258,7 @@ async fn operators(watch: &mut Watch, store: &Store) -> Result<()> {
     }
     let discard = Mail::to_job("", MailBody::Discard { position: 59, generation: 0 });
     watch.step("discard a letter", async { Ok(store.deliver_to(&client, 11, &discard).await?) }).await?;
-    let inbox = store.inbox();
+    let inbox = &store.inbox;
     let from_the_start = ("", "", "");
     watch.step("list marks", async { Ok(inbox.list_marks(sql, None, from_the_start, limit).await?) }).await?;
     let of_one = async { Ok(inbox.list_marks(sql, Some("job-77"), from_the_start, limit).await?) };
@@ -280,7 +277,7 @@ async fn clean(
     (inbox, jobs): (Duration, Duration),
 ) -> Result<u64> {
     let scope = partition.to_string();
-    let mut deleted = store.inbox().prune_below(client, &scope, below, inbox, CLEANING_BATCH).await?;
+    let mut deleted = store.inbox.prune_below(client, &scope, below, inbox, CLEANING_BATCH).await?;
     deleted += store.prune_unreadable_mail(client, partition, jobs, CLEANING_BATCH).await?;
     deleted += store.prune_dead_letters(client, partition, below, inbox, CLEANING_BATCH).await?;
     let old = store.old_jobs(client, partition, jobs, CLEANING_BATCH).await?;
@@ -293,7 +290,7 @@ async fn clean(
 
 /// How long PostgreSQL works at it to look at all partitions and find nothing to delete.
 async fn cleaning(store: &Store, below: i64) -> Result<Duration> {
-    let client = store.pool().get().await?;
+    let client = store.pool.get().await?;
     let before = processor_time(&client).await?;
     for _ in 0..CLEANINGS {
         for partition in 0..PARTITIONS {
@@ -314,7 +311,9 @@ async fn attend(watch: &mut Watch, jobs: &Orchestrator, tenures: &[Tenure], quie
     watch.step_for("deliver 500 reports", 500, async { Ok(jobs.mailbox().deliver(reports).await?) }).await?;
     let work = async {
         let attend = |tenure: &Tenure| {
-            let (jobs, tenure, leaving) = (jobs.clone(), tenure.clone(), leaving.clone());
+            let jobs = jobs.clone();
+            let tenure = tenure.clone();
+            let leaving = leaving.clone();
             tokio::spawn(async move { jobs.attend(tenure, leaving).await })
         };
         let attending: Vec<_> = tenures.iter().map(attend).collect();

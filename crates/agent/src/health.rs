@@ -18,7 +18,7 @@ use axum::{
     response::{IntoResponse, Response},
     routing::get,
 };
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use prometheus_client::{
     encoding::{EncodeLabelSet, text::encode},
     metrics::{family::Family, gauge::Gauge},
@@ -35,24 +35,19 @@ use crate::{
     machine::{ResourceView, WorkerId, WorkerPhase, WorkerView},
 };
 
-/// How things stand.
 #[derive(Debug, Default)]
 pub struct Status(Mutex<Snapshot>);
 
 /// How things stood when the driver last looked.
 #[derive(Debug, Clone, Default)]
 pub struct Snapshot {
-    /// The runner.
     pub runner_id: String,
-    /// Its workers.
     pub workers: Vec<WorkerView>,
     /// What it holds or wants.
     pub resources: Vec<ResourceView>,
     /// What its workers failed at lately, and why.
     pub failed: BTreeMap<String, String>,
-    /// The keepers of its workers.
     pub keepers: Vec<(WorkerId, Pid)>,
-    /// Its session is live.
     pub is_registered: bool,
     /// It was asked to end.
     pub is_draining: bool,
@@ -70,7 +65,6 @@ impl Snapshot {
         self.resources.iter().filter(|resource| resource.token.is_some()).count()
     }
 
-    /// Why it is not ready, if it is not.
     fn not_ready(&self) -> Option<String> {
         if self.is_draining {
             return Some("draining".to_owned());
@@ -83,14 +77,12 @@ impl Snapshot {
 }
 
 impl Status {
-    /// Things stand like this now.
     pub fn set(&self, snapshot: Snapshot) {
-        *self.lock() = snapshot;
+        *self.0.lock() = snapshot;
     }
 
-    /// What the heartbeat reports.
     pub fn heartbeat_metrics(&self) -> Map<String, Value> {
-        let now = self.lock().clone();
+        let now = self.0.lock().clone();
         let mut cpu_ms = 0;
         let mut rss_bytes = 0;
         let mut restarts = 0;
@@ -109,13 +101,8 @@ impl Status {
         ];
         metrics.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
     }
-
-    fn lock(&self) -> MutexGuard<'_, Snapshot> {
-        self.0.lock()
-    }
 }
 
-/// Serves health and metrics from now on.
 pub async fn serve(host: &str, port: u16, status: Arc<Status>) -> io::Result<()> {
     let routes = Router::new().route("/status", get(show)).with_state(status.clone());
     health::serve((host, port), routes.merge(health::routes(status))).await?;
@@ -124,11 +111,11 @@ pub async fn serve(host: &str, port: u16, status: Arc<Status>) -> io::Result<()>
 
 impl Health for Status {
     fn not_ready(&self) -> Option<String> {
-        self.lock().not_ready()
+        self.0.lock().not_ready()
     }
 
     fn metrics(&self) -> Option<String> {
-        let now = self.lock().clone();
+        let now = self.0.lock().clone();
         let mut text = String::new();
         encode(&mut text, &registry(&now)).ok()?;
         Some(text)
@@ -154,7 +141,7 @@ struct ShownWorker {
 }
 
 async fn show(State(status): State<Arc<Status>>) -> Response {
-    let now = status.lock().clone();
+    let now = status.0.lock().clone();
     let worker = |view: &WorkerView| {
         let usage = now.usage(view.worker);
         let Usage { processes, cpu_ms, rss_bytes } = usage;
@@ -182,7 +169,6 @@ struct InPhase {
 
 type PerWorker = Family<OfWorker, Gauge<i64, AtomicI64>>;
 
-/// The metrics as of one moment.
 fn registry(now: &Snapshot) -> Registry {
     let mut registry = Registry::with_prefix("solehold_agent");
     let mut one = |name: &str, help: &str, value: usize| {

@@ -47,7 +47,6 @@ impl BrokerErrors {
         Self { is_logged: false, last: Mutex::new(None) }
     }
 
-    /// The last error.
     pub fn last(&self) -> Option<BrokerProblem> {
         self.last.lock().as_ref().map(|(problem, _)| problem.clone())
     }

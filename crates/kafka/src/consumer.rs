@@ -1,9 +1,6 @@
 //! A consumer, from start to end.
 
-use std::{
-    sync::{Arc, Weak},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use deadpool_postgres::Pool;
 use rdkafka::{config::FromClientConfigAndContext as _, consumer::Consumer as _};
@@ -13,9 +10,9 @@ use solehold_sql::partitions::Partitions;
 use tokio::sync::{Notify, mpsc, watch};
 
 use super::{
-    Brokers, ConsumerMetrics, ConsumerSettings, Handler, Hook, PartitionAssignment,
+    Brokers, ConsumerMetrics, ConsumerSettings, Handler, Hook, PartitionAssignment, SettingsError,
     broker_errors::{BrokerErrors, REPORTED_WITHIN},
-    group::{self, Terms},
+    group,
     leases::{self, PartitionKeys, PlanFollower},
     poll::{self, Callbacks, Client, ClientFailed, ORDERS_MAX, Order},
     shared::{Leave, Shared},
@@ -32,9 +29,8 @@ const RETRY: Backoff = Backoff { first: Duration::from_millis(100), cap: Duratio
 /// Why a consumer ended before it was stopped.
 #[derive(Debug, thiserror::Error)]
 pub enum ConsumerError {
-    /// Its settings are invalid.
     #[error("the settings of the consumer: {0}")]
-    Settings(String),
+    Settings(#[from] SettingsError),
     /// The topic does not match the settings, or was deleted and created again.
     #[error("{0}")]
     Topic(String),
@@ -50,13 +46,9 @@ pub enum ConsumerError {
 pub struct Consumer<H> {
     /// The topic, the group, and the limits.
     pub settings: ConsumerSettings,
-    /// How to connect.
     pub brokers: Brokers,
-    /// Where effects and positions are committed.
     pub pool: Pool,
-    /// The table of positions.
     pub partitions: Partitions,
-    /// The application.
     pub handler: Arc<H>,
     /// Shared with the caller, who registers them.
     pub metrics: Arc<ConsumerMetrics>,
@@ -64,7 +56,6 @@ pub struct Consumer<H> {
     pub name: String,
     /// The server, for `partition_assignment: leases`.
     pub leases: Option<Http>,
-    /// For tests.
     pub hook: Option<Hook>,
 }
 
@@ -72,15 +63,10 @@ impl<H: Handler> Consumer<H> {
     /// Consumes until `ending` is true, and then releases its partitions.
     pub async fn run(mut self, mut ending: watch::Receiver<bool>) -> Result<(), ConsumerError> {
         let by_leases = self.settings.partition_assignment == PartitionAssignment::Leases;
-        if let Some(fault) = self.settings.fault() {
-            return Err(ConsumerError::Settings(fault));
-        }
+        self.settings.check()?;
         let http = match (self.leases.take(), by_leases) {
             (Some(http), true) => Some(http.registering(leases::runner(&self.name, self.settings.capacity))),
-            (None, true) => {
-                let why = "partition_assignment: leases needs a Solehold server".to_owned();
-                return Err(ConsumerError::Settings(why));
-            }
+            (None, true) => return Err(SettingsError::NoServer.into()),
             (_, false) => None,
         };
         let mut leave_timeout = self.settings.leave_timeout;
@@ -103,12 +89,10 @@ impl<H: Handler> Consumer<H> {
         ended
     }
 
-    fn client(&self, shared: Arc<Shared>) -> Result<Arc<Client>, ConsumerError> {
-        let wrong = |why: String| ConsumerError::Settings(why);
-        let config = self.settings.client(&self.brokers).map_err(|error| wrong(error.to_string()))?;
-        let client =
-            Client::from_config_and_context(&config, Callbacks { shared, errors: BrokerErrors::logged() });
-        client.map(Arc::new).map_err(|error| wrong(error.to_string()))
+    fn client(&self, shared: Arc<Shared>) -> Result<Arc<Client>, SettingsError> {
+        let config = self.settings.client(&self.brokers)?;
+        let callbacks = Callbacks { shared, errors: BrokerErrors::logged() };
+        Ok(Arc::new(Client::from_config_and_context(&config, callbacks)?))
     }
 
     /// The number of partitions must be as configured: keys belong to partitions by it.
@@ -163,19 +147,12 @@ impl<H: Handler> Consumer<H> {
             thread.send_replace(Polling::Left(polled));
         });
         let Self { settings, pool, partitions, handler, name, .. } = self;
-        let terms = Terms {
-            group: settings.group.clone(),
-            owner: name,
-            begin: settings.auto_offset_reset,
-            lost_messages: settings.lost_messages,
-            bounds: settings.bounds(),
-        };
-        let context = Arc::new(TaskContext { handler, pool, partitions, shared, orders });
-        Running { settings, context, terms: Arc::new(terms), client: weak, polling }
+        let context =
+            TaskContext { settings, owner: name, handler, pool, partitions, shared, orders, client: weak };
+        Running { context: Arc::new(context), polling }
     }
 }
 
-/// The state of the polling thread.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Polling {
     Runs,
@@ -186,29 +163,24 @@ enum Polling {
 }
 
 struct Running<H> {
-    settings: ConsumerSettings,
     context: Arc<TaskContext<H>>,
-    terms: Arc<Terms>,
-    client: Weak<Client>,
     polling: watch::Receiver<Polling>,
 }
 
 impl<H: Handler> Running<H> {
     async fn run_in_group(&self, ending: watch::Receiver<bool>) -> Result<(), ConsumerError> {
         let context = self.context.clone();
-        let terms = self.terms.clone();
-        let client = self.client.clone();
         let runtime = tokio::runtime::Handle::current();
         let start = move |number| {
             if let Some(entered) = context.shared.enter(number) {
-                let holding = group::hold(context.clone(), client.clone(), terms.clone(), entered);
-                runtime.spawn(holding);
+                runtime.spawn(group::hold(context.clone(), entered));
             }
         };
         let _ = self.context.shared.start.set(Box::new(start));
         let failed = |why: String| ConsumerError::Failed(why);
-        let client = self.client.upgrade().ok_or_else(|| failed("the Kafka client has ended".to_owned()))?;
-        client.subscribe(&[&self.settings.topic]).map_err(|error| failed(error.to_string()))?;
+        let client =
+            self.context.client.upgrade().ok_or_else(|| failed("the Kafka client has ended".to_owned()))?;
+        client.subscribe(&[&self.context.settings.topic]).map_err(|error| failed(error.to_string()))?;
         drop(client);
         self.until(ending, std::future::pending()).await
     }
@@ -219,15 +191,14 @@ impl<H: Handler> Running<H> {
         mut ending: watch::Receiver<bool>,
     ) -> Result<(), ConsumerError> {
         let http = Arc::new(http);
+        let ttl = self.context.settings.session_timeout;
         let session: ClientSession = tokio::select! {
-            session = leases::open(http.clone(), &self.terms.owner, self.settings.session_timeout) => session?,
+            session = leases::open(http.clone(), &self.context.owner, ttl) => session?,
             _ = ending.wait_for(|ending| *ending) => return Ok(()),
         };
-        let ConsumerSettings { group, topic, partitions, .. } = &self.settings;
+        let ConsumerSettings { group, topic, partitions, .. } = &self.context.settings;
         let follower = Arc::new(PlanFollower {
             context: self.context.clone(),
-            client: self.client.clone(),
-            terms: self.terms.clone(),
             http,
             session: session.clone(),
             resources: PartitionKeys::new(group, topic, *partitions),
@@ -239,7 +210,6 @@ impl<H: Handler> Running<H> {
         ended
     }
 
-    /// Waits until the consumer is stopped, or fails.
     async fn until(
         &self,
         mut ending: watch::Receiver<bool>,

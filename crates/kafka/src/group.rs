@@ -20,10 +20,10 @@ use solehold_clock::Backoff;
 use solehold_sql::partitions::{Checkpoint, Partition, PartitionRow, Raised, Standing, Tenure};
 
 use super::{
-    Begin, Handler, LostMessages,
-    lane::{Bounds, Lane},
+    Begin, ConsumerSettings, Handler, LostMessages,
+    lane::Lane,
     poll::{Client, Order},
-    shared::{Entered, LaneCell, Leave, Moment},
+    shared::{Entered, LaneCell, Moment},
     tenure::{Ended, TaskContext, serve},
 };
 
@@ -31,15 +31,6 @@ use super::{
 const RETRY: Backoff = Backoff { first: Duration::from_millis(50), cap: Duration::from_secs(1) };
 /// How long the broker may take for one answer.
 const BROKER_MAX: Duration = Duration::from_secs(10);
-
-/// What all tenures of a consumer have in common.
-pub(super) struct Terms {
-    pub group: String,
-    pub owner: String,
-    pub begin: Begin,
-    pub lost_messages: LostMessages,
-    pub bounds: Bounds,
-}
 
 /// Why a partition was not won.
 #[derive(Debug, PartialEq, Eq)]
@@ -113,32 +104,44 @@ const NO_OFFSET_LATEST: &str =
 const BEGUN_ANEW: &str = "the position was forgotten (begin-anew)";
 
 /// Consumes a partition of the group until it is revoked.
-pub(super) async fn hold<H: Handler>(
-    context: Arc<TaskContext<H>>,
-    client: Weak<Client>,
-    terms: Arc<Terms>,
-    mut entered: Entered,
-) {
+pub(super) async fn hold<H: Handler>(context: Arc<TaskContext<H>>, mut entered: Entered) {
     let mut failures = 0;
     loop {
+        let leave = entered.leave.clone();
+        let is_ours = || leave.borrow().is_stay();
         let won = tokio::select! {
-            won = win(&context, &client, &terms, entered.number, || entered.leave.borrow().is_stay()) => won,
-            () = wait_left(entered.leave.clone()) => return,
-        };
-        match won {
-            Ok(won) => match work(&context, &terms, &entered, &won).await {
-                Ended::Fenced => failures = 0,
-                Ended::Stalled(_) => {}
-                _ => return,
-            },
-            Err(NotWon::Never(why)) => return context.shared.fail(why),
-            Err(not_won) => note(&context, entered.number, failures, not_won),
-        }
-        failures += 1;
-        tokio::select! {
-            () = tokio::time::sleep(RETRY.wait(failures, rand::random())) => {}
+            won = win(&context, entered.number, is_ours) => won,
             () = entered.left() => return,
+        };
+        if !work_or_wait(&context, &mut entered, won, &mut failures).await {
+            return;
         }
+    }
+}
+
+/// Works under a tenure that was won, or records why it was not; then pauses. False if the task of the partition ends.
+pub(super) async fn work_or_wait<H: Handler>(
+    context: &Arc<TaskContext<H>>,
+    entered: &mut Entered,
+    won: Result<Won, NotWon>,
+    failures: &mut u32,
+) -> bool {
+    match won {
+        Ok(won) => match work(context, entered, &won).await {
+            Ended::Fenced => *failures = 0,
+            Ended::Stalled(_) => {}
+            _ => return false,
+        },
+        Err(NotWon::Never(why)) => {
+            context.shared.fail(why);
+            return false;
+        }
+        Err(not_won) => note(context, entered.number, *failures, not_won),
+    }
+    *failures += 1;
+    tokio::select! {
+        () = tokio::time::sleep(RETRY.wait(*failures, rand::random())) => true,
+        () = entered.left() => false,
     }
 }
 
@@ -165,17 +168,8 @@ pub(super) fn note<H: Handler>(context: &TaskContext<H>, number: i32, failures: 
     }
 }
 
-async fn wait_left(mut leave: tokio::sync::watch::Receiver<Leave>) {
-    let _ = leave.wait_for(|leave| !leave.is_stay()).await;
-}
-
 /// Fetches and processes messages under this tenure.
-pub(super) async fn work<H: Handler>(
-    context: &Arc<TaskContext<H>>,
-    terms: &Terms,
-    entered: &Entered,
-    won: &Won,
-) -> Ended {
+async fn work<H: Handler>(context: &Arc<TaskContext<H>>, entered: &Entered, won: &Won) -> Ended {
     let Won { tenure, checkpoint, origin } = won;
     let number = entered.number;
     let serial = entered.serial;
@@ -187,7 +181,7 @@ pub(super) async fn work<H: Handler>(
     context.shared.metrics.begins(number, epoch, next_offset);
     // The former owner may have advanced the position since we committed an older one as the proof of membership.
     context.shared.positions.lock().insert(number, next_offset);
-    let cell = Arc::new(LaneCell::new(Lane::new(next_offset, checkpoint, terms.bounds.clone())));
+    let cell = Arc::new(LaneCell::new(Lane::new(next_offset, checkpoint, context.settings.bounds())));
     let offset = checkpoint.map_or(next_offset, |checkpoint| checkpoint.offset.min(next_offset));
     let _ = context.orders.send(Order::Fetch { number, serial, offset, cell: cell.clone() }).await;
     let ended = serve(context, tenure, serial, &cell, entered.leave.clone()).await;
@@ -209,16 +203,14 @@ pub(super) async fn work<H: Handler>(
 /// Makes one attempt to win a partition.
 async fn win<H: Handler>(
     context: &TaskContext<H>,
-    client: &Weak<Client>,
-    terms: &Terms,
     number: i32,
     is_ours: impl Fn() -> bool,
 ) -> Result<Won, NotWon> {
-    let topic = context.shared.topic.clone();
-    let partition = Partition { group: terms.group.clone(), topic, number };
-    let found = look(context, client, &partition).await?;
-    let start = start(&partition, &found, terms)?;
-    prove(client, &partition, start.position()).await?;
+    let partition = context.partition(number);
+    let row = context.partitions.look(&**context.pool.get().await?, &partition).await?;
+    let found = look(&context.client, &partition, row).await?;
+    let start = start(&partition, &found, &context.settings)?;
+    prove(&context.client, &partition, start.position()).await?;
     context.shared.at(Moment::Proven);
     if !is_ours() {
         return Err(NotWon::Again("the group has revoked it".to_owned()));
@@ -226,7 +218,7 @@ async fn win<H: Handler>(
     let database = context.pool.get().await?;
     let epoch = found.row.epoch;
     let first = start.position();
-    let raised = context.partitions.raise_from(&**database, &partition, epoch, &terms.owner, first);
+    let raised = context.partitions.raise_from(&**database, &partition, epoch, &context.owner, first);
     match raised.await? {
         Raised::Ours(tenure) => skip_lost(context, tenure, &start).await,
         Raised::Overtaken(row) => {
@@ -235,14 +227,13 @@ async fn win<H: Handler>(
     }
 }
 
-/// Reads the row of a partition, and then the state of the broker. In the other order a process that is paused in
-/// between would find a position above the last message, as if the topic had been created again.
-pub(super) async fn look<H: Handler>(
-    context: &TaskContext<H>,
+/// Reads the state of the broker, after the row. In the other order a process that is paused in between would find a
+/// position above the last message, as if the topic had been created again.
+pub(super) async fn look(
     client: &Weak<Client>,
     partition: &Partition,
+    row: PartitionRow,
 ) -> Result<Found, NotWon> {
-    let row = context.partitions.look(&**context.pool.get().await?, partition).await?;
     let topic = partition.topic.clone();
     let number = partition.number;
     let is_first = is_first(&row);
@@ -274,7 +265,11 @@ fn committed(client: &Client, topic: &str, number: i32) -> KafkaResult<Option<i6
 }
 
 /// Where to begin, from the committed position and the offsets of the broker.
-pub(super) fn start(partition: &Partition, found: &Found, terms: &Terms) -> Result<Start, NotWon> {
+pub(super) fn start(
+    partition: &Partition,
+    found: &Found,
+    settings: &ConsumerSettings,
+) -> Result<Start, NotWon> {
     let Partition { number, topic, .. } = partition;
     let row = &found.row;
     let (low, high) = found.watermarks;
@@ -284,7 +279,7 @@ pub(super) fn start(partition: &Partition, found: &Found, terms: &Terms) -> Resu
         (None, Some(committed)) => (committed, GROUP_OFFSET),
         (None, None) if !is_first(row) => return Ok(at(low, BEGUN_ANEW)),
         (None, None) => {
-            return Ok(match terms.begin {
+            return Ok(match settings.auto_offset_reset {
                 Begin::Earliest => at(low, NO_OFFSET_EARLIEST),
                 Begin::Latest => at(high, NO_OFFSET_LATEST),
             });
@@ -299,7 +294,7 @@ pub(super) fn start(partition: &Partition, found: &Found, terms: &Terms) -> Resu
              {high}. {ANEW}"
         )));
     }
-    if next < low && terms.lost_messages == LostMessages::Stop {
+    if next < low && settings.lost_messages == LostMessages::Stop {
         return Err(NotWon::Stopped(format!(
             "messages {next} to {} of partition {number} of topic {topic} were deleted before they took effect{by}: the \
              broker has {low} to {high}. What to do: docs/guides/partitions.md, \"Deleted messages\"",
@@ -332,7 +327,7 @@ pub(super) async fn skip_lost<H: Handler>(
         }
         transaction.commit().await.map_err(solehold_sql::Error::from)?;
         tenure.next_offset = to;
-        context.shared.metrics.skipped((to - from).unsigned_abs());
+        context.shared.metrics.lost_messages.inc_by((to - from).unsigned_abs());
         tracing::error!(
             partition = %tenure.partition, from, to = to - 1,
             "messages were deleted before they were committed; skipping them"
@@ -379,13 +374,9 @@ async fn with_client<T: Send + 'static>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ConsumerSettings;
 
-    fn terms(begin: Begin, lost_messages: LostMessages) -> Terms {
-        let settings = ConsumerSettings::default();
-        let group = settings.group.clone();
-        let bounds = settings.bounds();
-        Terms { group, owner: "one".to_owned(), begin, lost_messages, bounds }
+    fn settings(auto_offset_reset: Begin, lost_messages: LostMessages) -> ConsumerSettings {
+        ConsumerSettings { auto_offset_reset, lost_messages, ..ConsumerSettings::default() }
     }
 
     fn partition() -> Partition {
@@ -399,7 +390,7 @@ mod tests {
 
     fn begins(next_offset: Option<i64>, watermarks: (i64, i64), lost: LostMessages) -> Result<Start, NotWon> {
         let found = Found { row: row(1, next_offset), committed: None, watermarks };
-        start(&partition(), &found, &terms(Begin::Earliest, lost))
+        start(&partition(), &found, &settings(Begin::Earliest, lost))
     }
 
     fn at(next_offset: i64, origin: &'static str) -> Start {
@@ -431,7 +422,7 @@ mod tests {
     fn the_first_start_is_at_the_groups_committed_offset_or_where_the_setting_says() {
         let begins = |committed, watermarks, begin, lost| {
             let found = Found { row: row(0, None), committed, watermarks };
-            start(&partition(), &found, &terms(begin, lost))
+            start(&partition(), &found, &settings(begin, lost))
         };
         for begin in [Begin::Earliest, Begin::Latest] {
             let found = begins(Some(42), (40, 50), begin, LostMessages::Stop);
@@ -453,7 +444,7 @@ mod tests {
         assert_eq!(found, Ok(at(50, NO_OFFSET_LATEST)));
         // A position that was forgotten on purpose: the topic's first message, whatever the setting.
         let found = Found { row: row(7, None), committed: None, watermarks: (0, 50) };
-        let found = start(&partition(), &found, &terms(Begin::Latest, LostMessages::Stop));
+        let found = start(&partition(), &found, &settings(Begin::Latest, LostMessages::Stop));
         assert_eq!(found, Ok(at(0, BEGUN_ANEW)));
     }
 }

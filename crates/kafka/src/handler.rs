@@ -8,14 +8,10 @@ use solehold_sql::partitions::Tenure;
 use tokio::sync::watch;
 use xxhash_rust::xxh3::Xxh3;
 
-/// A message as the broker keeps it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Message {
-    /// Its topic.
     pub topic: Arc<str>,
-    /// Its partition.
     pub partition: i32,
-    /// Its offset there.
     pub offset: i64,
     /// Messages with the same key are handled in order.
     pub key: Option<Bytes>,
@@ -55,7 +51,6 @@ pub enum Failure {
 /// A processed message, with an effect to commit or the reason why it is a dead letter.
 #[derive(Debug)]
 pub struct Done<E> {
-    /// The message.
     pub message: Message,
     /// A dead letter is committed, too: later messages of its key wait for it.
     pub effect: Result<E, Failure>,

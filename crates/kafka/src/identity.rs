@@ -27,16 +27,13 @@ pub enum Identity {
     Unknown,
 }
 
-/// Why a partition could not be compared.
 #[derive(Debug, thiserror::Error)]
 pub enum IdentityError {
-    /// The settings of the brokers are wrong.
     #[error(transparent)]
     Settings(#[from] BrokersError),
     /// No broker can be used, for the reason that librdkafka reported.
     #[error("{0}")]
     Broker(String),
-    /// librdkafka failed.
     #[error(transparent)]
     Kafka(#[from] KafkaError),
 }

@@ -27,7 +27,6 @@ use super::Message;
 /// About what a message takes beside its key and payload.
 const ENTRY_BYTES: usize = 256;
 
-/// The limits of a lane.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Bounds {
     /// Messages that are processed in parallel.
@@ -46,10 +45,8 @@ pub struct Bounds {
     pub backoff: Backoff,
 }
 
-/// Whether a message was accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Arrival {
-    /// It will be processed.
     Taken,
     /// It was committed before this tenure, or has arrived already.
     Old,
@@ -60,25 +57,19 @@ pub enum Arrival {
 /// What to do with a message that failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Retry {
-    /// It is retried, not before this time.
     NotBefore(BootTime),
     /// It has used all attempts: it is a dead letter.
     GiveUp,
 }
 
-/// A change of fetching.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Flow {
-    /// Stop fetching until there is room.
     Pause,
-    /// There is room again.
     Resume,
 }
 
-/// The messages of one transaction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Batch {
-    /// In order.
     pub offsets: Vec<i64>,
     /// The position once they are committed.
     pub next_offset: i64,
@@ -222,7 +213,6 @@ impl Lane {
         Some(Batch { offsets, next_offset, checkpoint })
     }
 
-    /// A batch was committed.
     pub fn committed(&mut self, offsets: &[i64]) {
         for offset in offsets {
             if let Some(entry) = self.messages.settle(*offset) {
@@ -261,7 +251,6 @@ impl Lane {
         self.is_ending = true;
     }
 
-    /// Whether no message is in progress.
     pub fn is_quiet(&self) -> bool {
         self.running == 0 && self.committing == 0 && self.finished.is_empty()
     }
@@ -287,12 +276,10 @@ impl Lane {
         }
     }
 
-    /// The number of messages that are not committed.
     pub fn len(&self) -> usize {
         self.messages.unsettled()
     }
 
-    /// Whether every message is committed.
     pub fn is_empty(&self) -> bool {
         self.messages.is_empty()
     }

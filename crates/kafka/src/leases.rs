@@ -7,11 +7,7 @@
 //! The server plans where partitions should be (rule 27), the leases decide who has them, and the row in PostgreSQL
 //! rejects the writes of a former holder.
 
-use std::{
-    collections::HashSet,
-    sync::{Arc, Weak},
-    time::Duration,
-};
+use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use solehold_api::{paths, resources::PutResource, runners::RegisterRunner};
 use solehold_client::{
@@ -24,10 +20,10 @@ use tokio::sync::Notify;
 
 use super::{
     Handler,
-    group::{NotWon, Start, Terms, Won, is_first, look, members, note, prove, skip_lost, start, work},
-    poll::{Client, Order},
+    group::{NotWon, Start, Won, is_first, look, members, prove, skip_lost, start, work_or_wait},
+    poll::Order,
     shared::{Entered, Leave},
-    tenure::{Ended, TaskContext},
+    tenure::TaskContext,
 };
 
 /// The kind of the leases that partitions are held by.
@@ -88,11 +84,8 @@ pub(super) async fn open(http: Arc<Http>, name: &str, ttl: Duration) -> Result<C
     }
 }
 
-/// Follows the plan of the server.
 pub(super) struct PlanFollower<H> {
     pub context: Arc<TaskContext<H>>,
-    pub client: Weak<Client>,
-    pub terms: Arc<Terms>,
     pub http: Arc<Http>,
     pub session: ClientSession,
     pub resources: PartitionKeys,
@@ -105,7 +98,6 @@ pub(super) struct PlanFollower<H> {
 struct PlanPoll {
     /// The version of the last plan. The server responds when it has another one, and at once if this is none.
     known: Option<String>,
-    /// Consecutive failures.
     failures: u32,
 }
 
@@ -206,11 +198,18 @@ impl<H: Handler> PlanFollower<H> {
         };
         let guard = match acquired {
             Ok(Some(guard)) => guard,
-            Ok(None) => return self.is_not_granted(entered, "its holder did not hand it over"),
+            Ok(None) => return self.is_not_granted(entered, "the holder did not hand the partition over"),
             Err(error) => return self.is_not_granted(entered, &error.to_string()),
         };
         let number = entered.number;
-        let work = self.work_under(&guard, &mut entered);
+        let work = async {
+            let mut failures = 0;
+            let mut is_on = true;
+            while is_on {
+                let won = self.win(&guard, number).await;
+                is_on = work_or_wait(&self.context, &mut entered, won, &mut failures).await;
+            }
+        };
         let asked = async {
             let asked = guard.hand_over_asked().await;
             tracing::info!(key, to = asked.to, "handing over the partition");
@@ -225,7 +224,7 @@ impl<H: Handler> PlanFollower<H> {
         let serial = entered.serial;
         let _ = self.context.orders.send(Order::Unfetch { number, serial }).await;
         if let Some(lost) = lost {
-            self.context.shared.metrics.lost(1);
+            self.context.shared.metrics.lost.inc();
             return tracing::warn!(key, %lost, "lost the lease of the partition");
         }
         match tokio::time::timeout(RELEASE_MAX, guard.release()).await {
@@ -253,46 +252,26 @@ impl<H: Handler> PlanFollower<H> {
         self.session.try_acquire(PARTITION_KIND, key).await.map(Some)
     }
 
-    async fn work_under(&self, guard: &Guard, entered: &mut Entered) {
-        let mut failures = 0;
-        loop {
-            match self.win(guard, entered.number).await {
-                Ok(won) => match work(&self.context, &self.terms, entered, &won).await {
-                    Ended::Fenced => failures = 0,
-                    Ended::Stalled(_) => {}
-                    _ => return,
-                },
-                Err(NotWon::Never(why)) => return self.context.shared.fail(why),
-                Err(not_won) => note(&self.context, entered.number, failures, not_won),
-            }
-            failures += 1;
-            tokio::select! {
-                () = tokio::time::sleep(RETRY.wait(failures, rand::random())) => {}
-                () = entered.left() => return,
-            }
-        }
-    }
-
     /// Raises the epoch under the lease's token.
     async fn win(&self, guard: &Guard, number: i32) -> Result<Won, NotWon> {
         let context = &self.context;
-        let terms = &self.terms;
-        let topic = context.shared.topic.clone();
-        let partition = Partition { group: terms.group.clone(), topic, number };
-        let mut found = look(context, &self.client, &partition).await?;
-        if is_first(&found.row) {
+        let partition = context.partition(number);
+        let read = async || context.partitions.look(&**context.pool.get().await?, &partition).await;
+        let mut row = read().await?;
+        if is_first(&row) {
             // The offset counts only if it is read when the former system has left: its last commit may come late.
             self.check_no_members(&partition).await?;
-            found = look(context, &self.client, &partition).await?;
+            row = read().await?;
         }
-        let start = start(&partition, &found, terms)?;
+        let found = look(&context.client, &partition, row).await?;
+        let start = start(&partition, &found, &context.settings)?;
         if is_first(&found.row) {
             self.check_group_is_empty(&partition, &start).await?;
         }
         let token = guard.check().map_err(|lost| NotWon::Again(lost.to_string()))?;
         let database = context.pool.get().await?;
         let first = start.position();
-        let raised = context.partitions.raise_to(&**database, &partition, token.0, &terms.owner, first);
+        let raised = context.partitions.raise_to(&**database, &partition, token.0, &context.owner, first);
         match raised.await? {
             Raised::Ours(tenure) => skip_lost(context, tenure, &start).await,
             Raised::Overtaken(row) if guard.is_live() => Err(NotWon::Never(format!(
@@ -308,7 +287,7 @@ impl<H: Handler> PlanFollower<H> {
     /// At the first start, makes sure that the former system has ended: the broker accepts an offset from outside of a
     /// group only if the group has no members.
     async fn check_group_is_empty(&self, partition: &Partition, start: &Start) -> Result<(), NotWon> {
-        let proven = prove(&self.client, partition, start.position()).await;
+        let proven = prove(&self.context.client, partition, start.position()).await;
         proven.map_err(|not_won| match not_won {
             NotWon::Again(why) => has_members(partition, &why),
             other => other,
@@ -317,7 +296,7 @@ impl<H: Handler> PlanFollower<H> {
 
     /// The same by the broker's list of members, which changes nothing.
     async fn check_no_members(&self, partition: &Partition) -> Result<(), NotWon> {
-        match members(&self.client, partition).await? {
+        match members(&self.context.client, partition).await? {
             0 => Ok(()),
             count => Err(has_members(partition, &format!("the broker lists {count}"))),
         }

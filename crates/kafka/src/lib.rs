@@ -11,6 +11,8 @@
 //! A *tenure* is the right to write for a partition under one epoch. One thread (`poll`) talks to librdkafka and runs
 //! its callbacks; each partition has a task (`tenure`); both work on `shared`.
 
+#![allow(missing_docs, reason = "fields whose names say everything need no docs")]
+
 mod broker_errors;
 mod consumer;
 mod group;
@@ -36,5 +38,6 @@ pub use metrics::{ConsumerMetrics, NotReady, PartitionMetrics};
 pub use security::{Mechanism, Sasl, Tls, given};
 pub use settings::{
     Begin, Brokers, BrokersError, ConsumerSettings, LostMessages, PartitionAssignment, Properties,
+    SettingsError,
 };
 pub use shared::{Hook, Moment};

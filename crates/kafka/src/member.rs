@@ -14,7 +14,6 @@ const LEAVE_MAX: Duration = Duration::from_millis(300);
 pub struct Member(Option<StreamConsumer<BrokerErrors>>);
 
 impl Member {
-    /// A member that consumes by `consumer`.
     pub fn new(consumer: StreamConsumer<BrokerErrors>) -> Self {
         Self(Some(consumer))
     }

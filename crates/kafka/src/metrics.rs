@@ -40,7 +40,6 @@ impl PartitionMetrics {
     }
 }
 
-/// Why a consumer is not ready.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum NotReady {
     /// It is starting.
@@ -54,21 +53,20 @@ pub enum NotReady {
     NotAssigned,
 }
 
-/// Metrics of a consumer.
 #[derive(Debug, Default)]
 pub struct ConsumerMetrics {
     lag: Family<OfPartition, Gauge>,
-    rebalances: Counter,
-    messages: Counter,
+    pub rebalances: Counter,
+    pub messages: Counter,
     duplicates: Counter,
-    retries: Counter,
-    dead_letters: Counter,
+    pub retries: Counter,
+    pub dead_letters: Counter,
     transactions: Counter,
-    fenced: Counter,
-    lost: Counter,
-    pauses: Counter,
-    stalls: Counter,
-    lost_messages: Counter,
+    pub fenced: Counter,
+    pub lost: Counter,
+    pub pauses: Counter,
+    pub stalls: Counter,
+    pub lost_messages: Counter,
     owned: Gauge,
     stopped: Gauge,
     /// The reasons why partitions are stopped.
@@ -81,7 +79,6 @@ pub struct ConsumerMetrics {
 }
 
 impl ConsumerMetrics {
-    /// Registers all metrics.
     pub fn register(&self, registry: &mut Registry) {
         let counters = [
             ("rebalance_count", "Changes of the partitions that this consumer has", &self.rebalances),
@@ -129,44 +126,13 @@ impl ConsumerMetrics {
         self.duplicates.inc_by(count);
     }
 
-    /// The partitions of this consumer.
     pub fn partitions(&self) -> BTreeMap<i32, PartitionMetrics> {
         self.partitions.lock().clone()
-    }
-
-    /// The number of messages that are not committed, as far as the broker has reported it.
-    pub fn lag(&self) -> i64 {
-        self.partitions.lock().values().filter_map(PartitionMetrics::lag).sum()
-    }
-
-    /// The number of messages that were committed.
-    pub fn messages(&self) -> u64 {
-        self.messages.get()
-    }
-
-    /// The number of rebalances, fenced transactions, lost partitions and pauses.
-    pub fn disruptions(&self) -> [u64; 4] {
-        [self.rebalances.get(), self.fenced.get(), self.lost.get(), self.pauses.get()]
-    }
-
-    /// The number of messages that became dead letters.
-    pub fn dead_letters(&self) -> u64 {
-        self.dead_letters.get()
     }
 
     /// The partitions that are stopped, with the reasons.
     pub fn stopped(&self) -> BTreeMap<i32, String> {
         self.stop_reasons.lock().clone()
-    }
-
-    /// The number of tenures that ended because messages no longer arrived.
-    pub fn stalls(&self) -> u64 {
-        self.stalls.get()
-    }
-
-    /// The number of offsets that were skipped because the broker had deleted them.
-    pub fn lost_messages(&self) -> u64 {
-        self.lost_messages.get()
     }
 
     /// Whether the consumer polls, and has received an assignment.
@@ -191,10 +157,6 @@ impl ConsumerMetrics {
 
     pub(super) fn set_assigned(&self, is_assigned: bool) {
         self.is_assigned.store(is_assigned, Ordering::Relaxed);
-    }
-
-    pub(super) fn rebalanced(&self) {
-        self.rebalances.inc();
     }
 
     pub(super) fn begins(&self, partition: i32, epoch: i64, position: i64) {
@@ -231,14 +193,6 @@ impl ConsumerMetrics {
         }
     }
 
-    pub(super) fn fenced(&self) {
-        self.fenced.inc();
-    }
-
-    pub(super) fn lost(&self, partitions: u64) {
-        self.lost.inc_by(partitions);
-    }
-
     /// Records that a partition is stopped. Returns false if it was stopped before.
     pub(super) fn stops(&self, partition: i32, why: &str) -> bool {
         let mut reasons = self.stop_reasons.lock();
@@ -254,21 +208,5 @@ impl ConsumerMetrics {
             self.stopped.set(reasons.len() as i64);
             tracing::info!(partition, "the partition is no longer stopped");
         }
-    }
-
-    pub(super) fn stalled(&self) {
-        self.stalls.inc();
-    }
-
-    pub(super) fn skipped(&self, messages: u64) {
-        self.lost_messages.inc_by(messages);
-    }
-
-    pub(super) fn paused(&self) {
-        self.pauses.inc();
-    }
-
-    pub(super) fn retried(&self) {
-        self.retries.inc();
     }
 }

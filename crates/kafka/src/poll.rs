@@ -55,13 +55,11 @@ pub(super) struct ClientFailed {
     reason: String,
 }
 
-/// The callbacks of librdkafka.
 pub(super) struct Callbacks {
     pub shared: Arc<Shared>,
     pub errors: BrokerErrors,
 }
 
-/// librdkafka's consumer.
 pub(super) type Client = BaseConsumer<Callbacks>;
 
 impl ClientContext for Callbacks {
@@ -84,7 +82,7 @@ impl ClientContext for Callbacks {
 impl ConsumerContext for Callbacks {
     fn rebalance(&self, client: &Client, what: RDKafkaRespErr, partitions: &mut TopicPartitionList) {
         let numbers: HashSet<i32> = partitions.elements().iter().map(|element| element.partition()).collect();
-        self.shared.metrics.rebalanced();
+        self.shared.metrics.rebalances.inc();
         let done = match what {
             RDKafkaRespErr::RD_KAFKA_RESP_ERR__ASSIGN_PARTITIONS => self.assigned(client, &numbers),
             // Read before unassigning, which resets it.
@@ -121,7 +119,7 @@ impl Callbacks {
         tracing::info!(topic = self.shared.topic, ?partitions, is_lost, "consumer group revoked partitions");
         self.shared.at(if is_lost { Moment::Lost } else { Moment::Revoked });
         if is_lost {
-            self.shared.metrics.lost(numbers.len() as u64);
+            self.shared.metrics.lost.inc_by(numbers.len() as u64);
             self.shared.metrics.set_assigned(false);
             // Other members may have them already: finish and commit nothing.
             self.shared.end_tasks(numbers, Leave::Drop);
@@ -147,7 +145,6 @@ impl Callbacks {
     }
 }
 
-/// Polls until [`Order::Stop`].
 pub(super) fn poll(client: &Client, mut orders: mpsc::Receiver<Order>) -> Result<(), ClientFailed> {
     let shared = client.context().shared.clone();
     let mut displayed = BootTime::now();
@@ -196,7 +193,7 @@ fn deliver(client: &Client, shared: &Shared, message: &BorrowedMessage<'_>) {
     fetched.cell.wake.notify_one();
     if flow == Some(Flow::Pause) && !fetched.is_paused {
         fetched.is_paused = true;
-        shared.metrics.paused();
+        shared.metrics.pauses.inc();
         if let Err(error) = client.pause(&only(&shared.topic, number)) {
             stall(shared, &mut fetching, number, format!("fetching cannot be paused: {error}"));
         }
@@ -272,7 +269,7 @@ fn out_of_range(client: &Client, shared: &Shared) {
 fn stall(shared: &Shared, fetching: &mut HashMap<i32, Fetching>, number: i32, why: String) {
     if let Some(fetched) = fetching.get_mut(&number) {
         fetched.is_stalled = true;
-        shared.metrics.stalled();
+        shared.metrics.stalls.inc();
         fetched.cell.stall(why);
     }
 }
@@ -308,7 +305,12 @@ fn carry_out(client: &Client, shared: &Shared, order: Order) {
     };
     if let Err(error) = done {
         tracing::debug!(partition = number, %error, "librdkafka rejected a request; ending the tenure");
-        stall(shared, &mut fetching, number, format!("its messages cannot be fetched: {error}"));
+        stall(
+            shared,
+            &mut fetching,
+            number,
+            format!("the messages of the partition cannot be fetched: {error}"),
+        );
     }
 }
 

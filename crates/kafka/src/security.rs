@@ -27,15 +27,12 @@ pub struct Tls {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Sasl {
-    /// How the password is sent.
     pub mechanism: Mechanism,
-    /// The user name.
     pub user: String,
     /// A file with the password. It is read for each client that is made.
     pub password_file: PathBuf,
 }
 
-/// The SASL mechanism.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Mechanism {
@@ -98,7 +95,6 @@ const OURS: [(&str, &str); 8] = [
     ("sasl.password", "sasl.password_file"),
 ];
 
-/// Sets the properties for TLS and SASL.
 pub(super) fn secure(brokers: &Brokers, client: &mut ClientConfig) -> Result<(), BrokersError> {
     for name in brokers.librdkafka.0.keys() {
         if let Some((_, instead)) = OURS.iter().find(|(ours, _)| ours == name) {

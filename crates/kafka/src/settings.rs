@@ -21,10 +21,8 @@ pub struct Brokers {
     pub client_id: String,
     /// The version of brokers that are too old to report it (before 0.10), such as `0.9.0.1`.
     pub broker_version: Option<String>,
-    /// Encrypts the connections.
     #[serde(deserialize_with = "given", skip_serializing_if = "Option::is_none")]
     pub tls: Option<Tls>,
-    /// Logs in.
     #[serde(deserialize_with = "given", skip_serializing_if = "Option::is_none")]
     pub sasl: Option<Sasl>,
     /// More properties, by the names that librdkafka gives them.
@@ -46,9 +44,7 @@ impl fmt::Debug for Properties {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{what}")]
 pub struct BrokersError {
-    /// The setting, by its last name.
     pub key: String,
-    /// What is wrong with it.
     pub what: String,
 }
 
@@ -66,7 +62,6 @@ impl Default for Brokers {
 }
 
 impl Brokers {
-    /// Brokers at this address.
     pub fn at(brokers: impl Into<String>) -> Self {
         Self { brokers: brokers.into(), ..Self::default() }
     }
@@ -101,7 +96,6 @@ impl Brokers {
     }
 }
 
-/// What assigns partitions to consumers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PartitionAssignment {
@@ -138,13 +132,11 @@ pub enum LostMessages {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ConsumerSettings {
-    /// The topic.
     pub topic: String,
     /// The group: consumers of one group share the partitions, and the rows of their positions.
     pub group: String,
     /// How many partitions the topic must have. A key belongs to another partition when their number changes.
     pub partitions: i32,
-    /// What assigns partitions to consumers.
     pub partition_assignment: PartitionAssignment,
     /// A fixed name for this member of the group, for deployments whose pods keep theirs. A member with a fixed name
     /// does not leave: when it ends, its partitions wait for it until the session times out.
@@ -152,9 +144,7 @@ pub struct ConsumerSettings {
     /// How long a member of the group keeps its partitions without a heartbeat; with leases, the ttl.
     #[serde(with = "seconds")]
     pub session_timeout: Duration,
-    /// Where to begin with a partition that has no position, neither in the database nor in the consumer group.
     pub auto_offset_reset: Begin,
-    /// What to do when the broker has deleted messages that were not committed.
     pub lost_messages: LostMessages,
     /// With leases: the most partitions that this consumer takes.
     pub capacity: u32,
@@ -162,7 +152,6 @@ pub struct ConsumerSettings {
     pub parallel: usize,
     /// Messages of one partition that are kept in memory; then it is paused.
     pub buffered_messages: usize,
-    /// The same, in bytes.
     pub buffered_bytes: usize,
     /// The most offsets between the first message that is not committed and the last that is.
     pub span: i64,
@@ -179,6 +168,31 @@ pub struct ConsumerSettings {
     /// How long the messages in progress may still take when a partition is revoked.
     #[serde(with = "seconds")]
     pub leave_timeout: Duration,
+}
+
+/// Why a consumer or a producer cannot be made from its settings.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SettingsError {
+    #[error("topic is {0:?}; write 1 to 249 letters, digits, dots, dashes, underscores")]
+    Topic(String),
+    #[error("group is {0:?}; write 1 to 200 printable characters")]
+    Group(String),
+    #[error("group_instance_id is for partition_assignment: group; leases go by the holder's name")]
+    InstanceId,
+    #[error(
+        "leave_timeout is {leave:?}; it must be at most half of session_timeout, {session:?}: the broker removes a member \
+         that takes longer over a revoked partition from the group"
+    )]
+    LeaveTimeout { leave: Duration, session: Duration },
+    #[error("{key} is {value}; it must be {least} to {most}")]
+    OutOfBounds { key: &'static str, value: u64, least: u64, most: u64 },
+    #[error("partition_assignment: leases needs a Solehold server")]
+    NoServer,
+    #[error(transparent)]
+    Brokers(#[from] BrokersError),
+    /// librdkafka rejected them.
+    #[error(transparent)]
+    Client(#[from] KafkaError),
 }
 
 impl Default for ConsumerSettings {
@@ -207,50 +221,42 @@ impl Default for ConsumerSettings {
 }
 
 impl ConsumerSettings {
-    /// What is wrong with them, if something is.
-    pub fn fault(&self) -> Option<String> {
+    /// Checks names and bounds.
+    pub fn check(&self) -> Result<(), SettingsError> {
         let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
-        let is_between = |what: &str, value: u64, least: u64, most: u64| {
-            (!(least..=most).contains(&value))
-                .then(|| format!("{what} is {value}; it must be {least} to {most}"))
-        };
         if self.topic.is_empty() || self.topic.len() > 249 || !self.topic.bytes().all(is_name) {
-            let topic = &self.topic;
-            return Some(format!(
-                "topic is {topic:?}; write 1 to 249 letters, digits, dots, dashes, underscores"
-            ));
+            return Err(SettingsError::Topic(self.topic.clone()));
         }
         if self.group.is_empty() || self.group.len() > 200 || self.group.chars().any(char::is_control) {
-            return Some(format!("group is {:?}; write 1 to 200 printable characters", self.group));
+            return Err(SettingsError::Group(self.group.clone()));
         }
         if self.group_instance_id.is_some() && self.partition_assignment == PartitionAssignment::Leases {
-            return Some(
-                "group_instance_id is for partition_assignment: group; leases go by the holder's name"
-                    .to_owned(),
-            );
+            return Err(SettingsError::InstanceId);
         }
-        let session = self.session_timeout.as_millis();
-        let leave = self.leave_timeout.as_millis();
-        if leave * 2 > session {
-            return Some(format!(
-                "leave_timeout is {:?}; it must be at most half of session_timeout, {:?}: the broker removes a member \
-                 that takes longer over a revoked partition from the group",
-                self.leave_timeout, self.session_timeout
-            ));
+        let leave = self.leave_timeout;
+        let session = self.session_timeout;
+        if leave.as_millis() * 2 > session.as_millis() {
+            return Err(SettingsError::LeaveTimeout { leave, session });
         }
-        let session = session.min(u128::from(u64::MAX)) as u64;
-        is_between("session_timeout (ms)", session, 1_000, 3_600_000)
-            .or_else(|| is_between("partitions", self.partitions.max(0) as u64, 1, 10_000))
-            .or_else(|| is_between("capacity", self.capacity.into(), 1, 100))
-            .or_else(|| is_between("parallel", self.parallel as u64, 1, 10_000))
-            .or_else(|| is_between("buffered_messages", self.buffered_messages as u64, 2, 1_000_000))
-            .or_else(|| is_between("buffered_bytes", self.buffered_bytes as u64, 1_024, 1 << 32))
-            .or_else(|| is_between("span", self.span.max(0) as u64, 1, 1_000_000))
-            .or_else(|| is_between("batch", self.batch as u64, 1, 10_000))
-            .or_else(|| is_between("attempts", self.attempts.into(), 1, 1_000))
+        let session_ms = u64::try_from(session.as_millis()).unwrap_or(u64::MAX);
+        for (key, value, least, most) in [
+            ("session_timeout (ms)", session_ms, 1_000, 3_600_000),
+            ("partitions", self.partitions.max(0) as u64, 1, 10_000),
+            ("capacity", self.capacity.into(), 1, 100),
+            ("parallel", self.parallel as u64, 1, 10_000),
+            ("buffered_messages", self.buffered_messages as u64, 2, 1_000_000),
+            ("buffered_bytes", self.buffered_bytes as u64, 1_024, 1 << 32),
+            ("span", self.span.max(0) as u64, 1, 1_000_000),
+            ("batch", self.batch as u64, 1, 10_000),
+            ("attempts", self.attempts.into(), 1, 1_000),
+        ] {
+            if !(least..=most).contains(&value) {
+                return Err(SettingsError::OutOfBounds { key, value, least, most });
+            }
+        }
+        Ok(())
     }
 
-    /// The bounds of a partition.
     pub(super) fn bounds(&self) -> Bounds {
         Bounds {
             parallel: self.parallel,
@@ -263,7 +269,6 @@ impl ConsumerSettings {
         }
     }
 
-    /// The properties of the consumer's client.
     pub(super) fn client(&self, brokers: &Brokers) -> Result<ClientConfig, BrokersError> {
         let mut client = brokers.client()?;
         let ms = |time: Duration| time.as_millis().to_string();
@@ -289,7 +294,6 @@ impl ConsumerSettings {
     }
 }
 
-/// A time as a number of seconds.
 mod seconds {
     use std::time::Duration;
 
@@ -313,7 +317,7 @@ mod tests {
     #[test]
     fn the_defaults_are_the_documented_ones() {
         let settings: ConsumerSettings = serde_json::from_str("{}").expect("all have defaults");
-        assert_eq!(settings.fault(), None);
+        assert_eq!(settings.check(), Ok(()));
         assert_eq!((settings.topic.as_str(), settings.partitions), ("jobs.commands", 12));
         assert_eq!(settings.group, "orchestrator");
         assert_eq!(settings.session_timeout, Duration::from_secs(10));
@@ -341,7 +345,7 @@ mod tests {
         let fault = |change: &dyn Fn(&mut ConsumerSettings)| {
             let mut settings = ConsumerSettings::default();
             change(&mut settings);
-            settings.fault().unwrap_or_default()
+            settings.check().expect_err("invalid").to_string()
         };
         assert!(fault(&|s| s.topic = "a b".to_owned()).contains("topic is \"a b\""));
         assert!(fault(&|s| s.group = String::new()).contains("group"));

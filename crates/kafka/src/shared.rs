@@ -38,11 +38,8 @@ impl Leave {
 /// A moment at which a test may pause a consumer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Moment {
-    /// In the rebalance callback: partitions were assigned.
     Assigned,
-    /// In the rebalance callback: partitions are revoked.
     Revoked,
-    /// In the rebalance callback: partitions were lost.
     Lost,
     /// The broker accepted a commit, so this consumer is a member; the epoch is not raised yet.
     Proven,
@@ -84,7 +81,6 @@ impl LaneCell {
     }
 }
 
-/// The task of a partition.
 #[derive(Debug)]
 struct Slot {
     serial: u64,
@@ -104,7 +100,7 @@ pub(super) struct Fetching {
     pub is_stalled: bool,
 }
 
-/// The shared state of a consumer.
+#[derive(Default)]
 pub(super) struct Shared {
     pub topic: String,
     pub metrics: Arc<ConsumerMetrics>,
@@ -130,23 +126,9 @@ impl Shared {
         hook: Option<Hook>,
         leave_timeout: Duration,
     ) -> Self {
-        Self {
-            topic: topic.to_owned(),
-            metrics,
-            hook,
-            leave_timeout,
-            start: OnceLock::new(),
-            fetching: Mutex::default(),
-            positions: Mutex::default(),
-            fault: watch::Sender::new(None),
-            slots: Mutex::default(),
-            changed: Condvar::new(),
-            serials: AtomicU64::new(0),
-            is_closed: AtomicBool::new(false),
-        }
+        Self { topic: topic.to_owned(), metrics, hook, leave_timeout, ..Self::default() }
     }
 
-    /// Calls the hook, if there is one.
     pub fn at(&self, moment: Moment) {
         if let Some(hook) = &self.hook {
             hook(moment);
@@ -194,7 +176,6 @@ impl Shared {
         }
     }
 
-    /// The partitions that have a task.
     pub fn entered(&self) -> HashSet<i32> {
         self.slots.lock().keys().copied().collect()
     }
@@ -241,7 +222,6 @@ pub(super) struct Entered {
 }
 
 impl Entered {
-    /// Waits until the task should leave.
     pub async fn left(&mut self) {
         // The sender is dropped when another task has taken its place.
         let _ = self.leave.wait_for(|leave| *leave != Leave::Stay).await;

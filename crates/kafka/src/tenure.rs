@@ -3,7 +3,7 @@
 use std::{
     collections::HashMap,
     future::pending,
-    sync::{Arc, atomic::Ordering},
+    sync::{Arc, Weak, atomic::Ordering},
     time::Duration,
 };
 
@@ -16,7 +16,7 @@ use futures_util::{
 use solehold_clock::{Backoff, BootTime};
 use solehold_sql::{
     Error,
-    partitions::{Partitions, Standing, Tenure},
+    partitions::{Partition, Partitions, Standing, Tenure},
 };
 use tokio::{
     sync::{mpsc, watch},
@@ -24,10 +24,10 @@ use tokio::{
 };
 
 use super::{
-    Done, Failure, Handler, Message,
+    ConsumerSettings, Done, Failure, Handler, Message,
     group::{NotWon, note},
     lane::{Batch, Flow, Retry},
-    poll::Order,
+    poll::{Client, Order},
     shared::{LaneCell, Leave, Shared},
 };
 
@@ -38,13 +38,25 @@ const COMMITS_MAX: u32 = 3;
 /// How often the epoch is read. Transactions check it too, but without messages there are none.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 
-/// What every partition task of a consumer uses.
+/// What the tasks of all partitions of a consumer share.
 pub(super) struct TaskContext<H> {
+    pub settings: ConsumerSettings,
+    /// The name of the consumer in the rows of its partitions, and as a holder of leases.
+    pub owner: String,
     pub handler: Arc<H>,
     pub pool: Pool,
     pub partitions: Partitions,
     pub shared: Arc<Shared>,
     pub orders: mpsc::Sender<Order>,
+    /// The polling thread owns it: it is closed where it is polled.
+    pub client: Weak<Client>,
+}
+
+impl<H> TaskContext<H> {
+    pub fn partition(&self, number: i32) -> Partition {
+        let ConsumerSettings { group, topic, .. } = &self.settings;
+        Partition { group: group.clone(), topic: topic.clone(), number }
+    }
 }
 
 /// How a tenure ended.
@@ -259,7 +271,7 @@ impl<H: Handler> Work<'_, H> {
         if let Err(Failure::Again(why)) = &worked
             && let Retry::NotBefore(_) = lane.fail(offset, BootTime::now(), rand::random())
         {
-            self.context.shared.metrics.retried();
+            self.context.shared.metrics.retries.inc();
             tracing::debug!(
                 partition = message.partition,
                 offset,
@@ -296,7 +308,7 @@ impl<H: Handler> Work<'_, H> {
                 return None;
             }
             Ok(Standing::Fenced) => {
-                metrics.fenced();
+                metrics.fenced.inc();
                 return Some(Ended::Fenced);
             }
             Err(error) => error,
@@ -318,7 +330,9 @@ impl<H: Handler> Work<'_, H> {
                     note(self.context, number, 0, NotWon::Stopped(why));
                 }
                 if *commits >= COMMITS_MAX {
-                    message.effect = Err(Failure::Poison(format!("its effect cannot be committed: {error}")));
+                    message.effect = Err(Failure::Poison(format!(
+                        "the effect of the message cannot be committed: {error}"
+                    )));
                     // Not even the dead letter can be committed: back off, so that PostgreSQL is not flooded.
                     self.failures = *commits - COMMITS_MAX;
                 }

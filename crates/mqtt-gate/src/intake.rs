@@ -16,7 +16,6 @@ const TOPICS_MAX: usize = 10_000;
 /// A message as it was received.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Message {
-    /// The topic it was published to.
     pub topic: String,
     /// JSON, if it is valid.
     pub payload: Bytes,
@@ -24,53 +23,38 @@ pub struct Message {
     pub is_retained: bool,
 }
 
-/// The resource and the token of a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MessageClaim {
-    /// From the topic.
     pub resource: ResourceKey,
-    /// From the payload.
     pub token: Token,
 }
 
-/// What to do with a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fate {
     /// It belongs to another shard.
     Ignore,
-    /// It is invalid.
     Refuse(Reason),
     /// Its token decides.
     Judge(MessageClaim),
 }
 
-/// Reads messages for one shard.
+/// Reads messages for one shard. The settings are those of the gate.
 #[derive(Debug, Clone)]
 pub struct Intake {
-    /// The topics to read.
     pub patterns: Vec<Pattern>,
-    /// The tenant of the resources.
     pub tenant: Name,
-    /// The kinds of the resources; the first one where topics do not name it.
     pub kinds: Vec<Name>,
-    /// The JSON member that has the token.
     pub token_field: String,
-    /// The largest payload.
     pub message_bytes_max: usize,
-    /// The longest topic that can still be republished.
     pub topic_bytes_max: usize,
-    /// Whether retained messages are judged like others; otherwise they are refused.
     pub takes_retained: bool,
-    /// All shards.
     pub shards: Shards,
-    /// The shard that reads.
     pub shard: u32,
     /// The resources of known topics; none for topics that name none.
     pub known: HashMap<String, Option<ResourceKey>>,
 }
 
 impl Intake {
-    /// What to do with a message.
     pub fn fate(&mut self, message: &Message) -> Fate {
         let Some(resource) = self.resource(&message.topic) else {
             // It has no hash, so the first shard refuses it.

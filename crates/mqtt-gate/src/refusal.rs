@@ -7,9 +7,7 @@ pub enum Reason {
     Stale,
     /// Its resource does not exist, or never had that token.
     Unknown,
-    /// Its payload is not a JSON object.
     NotJson,
-    /// It has no token.
     NoToken,
     /// Its token is not a whole number from 1 on.
     BadToken,
@@ -37,7 +35,6 @@ impl Reason {
         Self::NoRoom,
     ];
 
-    /// The label and topic level.
     pub fn name(self) -> &'static str {
         match self {
             Self::Stale => "stale",

@@ -4,18 +4,14 @@ use bytes::Bytes;
 
 use crate::{intake::Message, message, refusal::Reason};
 
-/// A message to publish, with QoS 1.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Publication {
-    /// The topic to publish to.
     pub topic: String,
-    /// The payload to publish.
     pub payload: Bytes,
     /// Whether the broker keeps it for later subscribers.
     pub is_retained: bool,
 }
 
-/// Where messages are republished.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Routes {
     /// The prefix for the topics of messages that pass.
@@ -34,7 +30,6 @@ impl Routes {
         crate::topic::TOPIC_BYTES_MAX - dead.max(self.prefix.len()) - 1
     }
 
-    /// The publication for a message that passes.
     pub fn passed(&self, message: Message) -> Publication {
         let payload = match &self.strip {
             Some(field) => message::without(&message.payload, field),

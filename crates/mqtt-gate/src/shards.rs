@@ -13,18 +13,15 @@ pub const SHARDS_MAX: u32 = 64;
 /// The kind of the leases that shards are held by.
 pub const SHARD_KIND: &str = "gate";
 
-/// Why shards cannot be made.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ShardsError {
     /// The name does not fit into a client id.
     #[error("{0:?} is not a name for a gate; write up to 64 letters, digits, dashes, dots and underscores")]
     Name(String),
-    /// There are none, or too many.
     #[error("a gate has 1 to {SHARDS_MAX} shards")]
     Count,
 }
 
-/// The shards of one gate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Shards {
     name: String,
@@ -44,12 +41,10 @@ impl Shards {
         Ok(Self { name: name.to_owned(), count })
     }
 
-    /// The name of the gate.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The number of shards.
     pub fn count(&self) -> u32 {
         self.count
     }

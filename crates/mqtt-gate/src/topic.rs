@@ -21,12 +21,9 @@ enum Level {
     Rest,
 }
 
-/// The resource that a topic names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Named<'a> {
-    /// Its kind, if the topic names it.
     pub kind: Option<&'a str>,
-    /// Its key.
     pub key: &'a str,
 }
 
@@ -58,7 +55,6 @@ pub enum PatternError {
 const EXAMPLE: &str = "write a topic such as plant/line/{key}/+";
 
 impl Pattern {
-    /// The filter to subscribe to.
     pub fn filter(&self) -> String {
         let level = |level: &Level| match level {
             Level::Word(word) => word.to_string(),

@@ -58,7 +58,6 @@ enum Stage {
     Published { bytes: usize, passes: bool },
 }
 
-/// Messages by outcome.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Passed on, and confirmed by the broker.
@@ -89,7 +88,6 @@ impl<A> Window<A> {
         }
     }
 
-    /// A message arrived.
     pub fn arrive(&mut self, ack: Option<A>, message: Message, fate: Fate, judge: ByKnowledge<'_>) {
         let number = self.messages.last() + 1;
         let has_ack = ack.is_some();
@@ -164,7 +162,6 @@ impl<A> Window<A> {
         }
     }
 
-    /// The next message to publish.
     pub fn next_publication(&mut self) -> Option<(u64, Publication)> {
         self.outbox.pop_front()
     }
@@ -178,7 +175,6 @@ impl<A> Window<A> {
         self.messages.settle(number);
     }
 
-    /// The next message to acknowledge.
     pub fn next_ack(&mut self) -> Option<A> {
         while self.first <= self.messages.settled_to() {
             self.first += 1;
@@ -197,12 +193,10 @@ impl<A> Window<A> {
         })
     }
 
-    /// The number of messages that are held back.
     pub fn held(&self) -> usize {
         self.held
     }
 
-    /// The number of messages that are not acknowledged.
     pub fn unacknowledged(&self) -> usize {
         self.acks.len()
     }

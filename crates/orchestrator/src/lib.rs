@@ -27,6 +27,8 @@
 //! | [`http`] | the API for operators and workers |
 //! | `operations` | the entry points of the command line: run, check, drain and so on |
 
+#![allow(missing_docs, reason = "fields whose names say everything need no docs")]
+
 pub mod model;
 
 pub mod config;
@@ -43,7 +45,6 @@ mod mailbox;
 mod orchestrator;
 mod outbox;
 mod owner;
-mod step;
 
 pub mod http;
 mod operations;
@@ -54,11 +55,10 @@ pub use error::RunError;
 pub use mailbox::Mailbox;
 pub use metrics::Metrics;
 pub use operations::{
-    anew::{BegunAnew, begin_anew},
+    anew::begin_anew,
     check::check,
-    cutover::{
-        Drained, ExportedMarks, ImportedMarks, MarkOrders, SkippedKey, drain, export_marks, import_marks,
-    },
+    cutover::{ExportedMarks, ImportedMarks, MarkOrders, SkippedKey, drain, export_marks, import_marks},
     run::run,
 };
 pub use orchestrator::{Orchestrator, Parts};
+pub use store::{BegunAnew, RemainingWork};

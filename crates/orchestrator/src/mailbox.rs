@@ -20,30 +20,15 @@ use crate::{
 /// The way in for reports and requests.
 #[derive(Debug)]
 pub struct Mailbox {
-    store: Arc<Store>,
-    notifier: Notifier,
-    without_job: Counter,
+    pub store: Arc<Store>,
+    pub notifier: Notifier,
+    /// Counts mail whose job no longer exists.
+    pub(crate) without_job: Counter,
 }
 
 impl Mailbox {
-    /// The mailboxes of all partitions in this store.
     pub fn new(store: Arc<Store>) -> Self {
         Self { store, notifier: Notifier::default(), without_job: Counter::default() }
-    }
-
-    /// The tables.
-    pub fn store(&self) -> &Arc<Store> {
-        &self.store
-    }
-
-    /// Notifies partition owners of new mail.
-    pub fn notifier(&self) -> &Notifier {
-        &self.notifier
-    }
-
-    /// Counts mail whose job no longer exists.
-    pub(crate) fn without_job(&self) -> &Counter {
-        &self.without_job
     }
 
     /// Writes mail to the mailboxes of its jobs, and notifies the owners.
@@ -51,7 +36,7 @@ impl Mailbox {
         if mail.is_empty() {
             return Ok(());
         }
-        let client = self.store.pool().get().await?;
+        let client = self.store.pool.get().await?;
         let delivered = retry::on_contention(|| self.store.deliver(&client, mail.clone())).await?;
         drop(client);
         self.notifier.mail(&delivered.partitions);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use prometheus_client::{
     encoding::{EncodeLabelSet, text::encode},
     metrics::{counter::Counter, family::Family, histogram::Histogram},
@@ -21,7 +21,7 @@ struct StateLabel {
 #[derive(Debug)]
 pub struct Metrics {
     registry: Mutex<Registry>,
-    consumer: Arc<kafka::ConsumerMetrics>,
+    pub consumer: Arc<kafka::ConsumerMetrics>,
     commands: Counter,
     dead_letters: Counter,
     timeouts: Counter,
@@ -52,22 +52,22 @@ impl Metrics {
         };
         registry.register("job_commands", "Commands that arrived", metrics.commands.clone());
         metrics.consumer.register(&mut registry);
-        registry.register(
-            "dead_letters",
-            "Commands that could not take effect",
-            metrics.dead_letters.clone(),
-        );
-        registry.register("stage_timeouts", "Attempts that took too long", metrics.timeouts.clone());
-        registry.register(
-            "unreadable_mail",
-            "Reports and requests to jobs that could not take effect and were set aside",
-            metrics.unreadable.clone(),
-        );
-        registry.register(
-            "mail_without_job",
-            "Reports and requests that had no effect, since their job is gone",
-            without_job,
-        );
+        for (name, help, counter) in [
+            ("dead_letters", "Commands that could not take effect", &metrics.dead_letters),
+            ("stage_timeouts", "Attempts that took too long", &metrics.timeouts),
+            (
+                "unreadable_mail",
+                "Reports and requests to jobs that could not take effect and were set aside",
+                &metrics.unreadable,
+            ),
+            (
+                "mail_without_job",
+                "Reports and requests that had no effect, since their job is gone",
+                &without_job,
+            ),
+        ] {
+            registry.register(name, help, counter.clone());
+        }
         registry.register_with_unit(
             "job_processing_time",
             "How long jobs took from their creation to their end, by how they ended",
@@ -77,24 +77,11 @@ impl Metrics {
         Self { registry: Mutex::new(registry), ..metrics }
     }
 
-    /// Counters of the consumer.
-    pub fn consumer(&self) -> &Arc<kafka::ConsumerMetrics> {
-        &self.consumer
-    }
-
-    fn registry(&self) -> MutexGuard<'_, Registry> {
-        self.registry.lock()
-    }
-
     pub(crate) fn add(&self, tally: &Tally) {
         let arrived = tally.commands + tally.duplicates + tally.dead + tally.parked;
         self.consumer.duplicates(tally.duplicates);
-        for (counter, count) in [(&self.commands, arrived), (&self.dead_letters, tally.dead + tally.returned)]
-        {
-            if count > 0 {
-                counter.inc_by(count);
-            }
-        }
+        self.commands.inc_by(arrived);
+        self.dead_letters.inc_by(tally.dead + tally.returned);
         for (state, took_ms) in &tally.finished {
             let took = *took_ms as f64 / 1_000.0;
             self.times.get_or_create(&StateLabel { state: state.name() }).observe(took);
@@ -109,10 +96,9 @@ impl Metrics {
         self.unreadable.inc_by(count as u64);
     }
 
-    /// All metrics, for a scrape.
     pub fn text(&self) -> Option<String> {
         let mut text = String::new();
-        encode(&mut text, &self.registry()).ok()?;
+        encode(&mut text, &self.registry.lock()).ok()?;
         Some(text)
     }
 }

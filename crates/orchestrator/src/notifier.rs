@@ -21,12 +21,9 @@ use crate::{model::limits::NOTIFY_EVERY, store::Store};
 const LISTEN_PAUSE_MIN: Duration = Duration::from_millis(100);
 const LISTEN_PAUSE_MAX: Duration = Duration::from_secs(30);
 
-/// The signals of one partition.
 #[derive(Debug, Default)]
 pub struct PartitionSignals {
-    /// There is mail.
     pub mail: Signal,
-    /// There are rows to send.
     pub outbox: Signal,
 }
 
@@ -39,7 +36,6 @@ impl Signal {
         self.0.send_modify(|count| *count = count.wrapping_add(1));
     }
 
-    /// Receives notifications from now on.
     pub fn subscribe(&self) -> watch::Receiver<u64> {
         self.0.subscribe()
     }
@@ -102,7 +98,7 @@ impl Notifier {
             let partitions: Vec<String> =
                 std::mem::take(&mut *self.elsewhere.lock()).iter().map(ToString::to_string).collect();
             let notified = async {
-                let client = store.pool().get().await?;
+                let client = store.pool.get().await?;
                 let parameters = [(&channel as _, Type::TEXT), (&partitions.join(",") as _, Type::TEXT)];
                 client.query_typed("SELECT pg_notify($1, $2)", &parameters).await?;
                 Ok::<(), solehold_sql::Error>(())

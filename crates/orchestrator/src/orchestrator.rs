@@ -1,7 +1,9 @@
-//! What the partition owners of one process share, and the transaction in which they change jobs.
+//! What the partition owners of one process share, the transaction in which they change jobs, and the outcome of a step
+//! of their background work.
 
 use std::{sync::Arc, time::Duration};
 
+use solehold_clock::BootTime;
 use solehold_sql::{
     Error,
     partitions::{Standing, Tenure},
@@ -9,34 +11,26 @@ use solehold_sql::{
 use tokio_postgres::Client;
 
 use crate::{
-    batch::{Batch, Outlets, Rules, Tally},
+    batch::{Batch, Rules, Tally},
     dispatch::Dispatchers,
     mailbox::Mailbox,
     metrics::Metrics,
     model::{command::Mapping, pipeline::Pipeline},
     publish::Publish,
-    step::StepError,
     store::Store,
 };
 
-/// What an orchestrator is made of.
 #[derive(Clone)]
 pub struct Parts {
     /// The way in for reports and requests, with the store.
     pub mailbox: Arc<Mailbox>,
-    /// How to read a command from its message.
     pub commands: Arc<Mapping>,
-    /// The stages of new jobs.
     pub pipeline: Arc<Pipeline>,
-    /// The ways to workers.
     pub dispatchers: Dispatchers,
     /// Publishes events and copies of dead letters.
     pub publisher: Arc<dyn Publish>,
-    /// The topic of events, if they are published.
     pub events_topic: Option<String>,
-    /// The topic of copies of dead letters, if they are published.
     pub dead_letter_topic: Option<String>,
-    /// How long inbox marks are kept.
     pub inbox_retention: Duration,
     /// How long finished jobs are kept: no less than their marks.
     pub job_retention: Duration,
@@ -45,8 +39,8 @@ pub struct Parts {
 /// Everything that the partition owners of one process share. Cheap to clone.
 #[derive(Clone)]
 pub struct Orchestrator {
-    parts: Parts,
-    metrics: Arc<Metrics>,
+    pub parts: Parts,
+    pub metrics: Arc<Metrics>,
 }
 
 impl std::fmt::Debug for Orchestrator {
@@ -58,28 +52,16 @@ impl std::fmt::Debug for Orchestrator {
 impl Orchestrator {
     /// An orchestrator of these parts. Nothing runs yet.
     pub fn new(parts: Parts) -> Self {
-        let metrics = Arc::new(Metrics::new(parts.mailbox.without_job().clone()));
+        let metrics = Arc::new(Metrics::new(parts.mailbox.without_job.clone()));
         Self { parts, metrics }
     }
 
-    /// What it is made of.
-    pub fn parts(&self) -> &Parts {
-        &self.parts
-    }
-
-    /// The tables.
     pub fn store(&self) -> &Arc<Store> {
-        self.parts.mailbox.store()
+        &self.parts.mailbox.store
     }
 
-    /// The way in for reports and requests.
     pub fn mailbox(&self) -> &Arc<Mailbox> {
         &self.parts.mailbox
-    }
-
-    /// Its counters.
-    pub fn metrics(&self) -> &Arc<Metrics> {
-        &self.metrics
     }
 
     /// Begins a batch in a transaction that has checked the epoch.
@@ -91,10 +73,8 @@ impl Orchestrator {
         let rules = Rules {
             mapping: &self.parts.commands,
             pipeline: &self.parts.pipeline,
-            outlets: Outlets {
-                events: self.parts.events_topic.is_some(),
-                dead_letters: self.parts.dead_letter_topic.is_some(),
-            },
+            has_events: self.parts.events_topic.is_some(),
+            has_dead_letters: self.parts.dead_letter_topic.is_some(),
         };
         Batch::begin(self.store(), client, tenure, rules).await
     }
@@ -105,9 +85,9 @@ impl Orchestrator {
         tenure: &Tenure,
         work: impl AsyncFnOnce(&mut Batch<'_>, &Client) -> Result<(), Error>,
     ) -> Result<(), StepError> {
-        let mut client = self.store().pool().get().await?;
+        let mut client = self.store().pool.get().await?;
         let tx = client.transaction().await?;
-        if self.store().partitions().check(&*tx, tenure).await? == Standing::Fenced {
+        if self.store().partitions.check(&*tx, tenure).await? == Standing::Fenced {
             return Err(StepError::Fenced);
         }
         let tally = {
@@ -126,14 +106,46 @@ impl Orchestrator {
         self.metrics.add(tally);
         let mailbox = &self.parts.mailbox;
         mailbox.count_without_job(&tally.without_job);
-        mailbox.notifier().outbox(tenure.partition.number);
-        mailbox.notifier().mail(&tally.mailed);
+        mailbox.notifier.outbox(tenure.partition.number);
+        mailbox.notifier.mail(&tally.mailed);
     }
 
     /// Checks the epoch without a lock, to spare workers duplicates of tasks that another owner sends.
     pub(crate) async fn check_owner(&self, tenure: &Tenure) -> Result<(), StepError> {
-        let client = self.store().pool().get().await?;
-        let row = self.store().partitions().look(&**client, &tenure.partition).await?;
+        let client = self.store().pool.get().await?;
+        let row = self.store().partitions.look(&**client, &tenure.partition).await?;
         if row.epoch == tenure.epoch { Ok(()) } else { Err(StepError::Fenced) }
+    }
+}
+
+/// When the next step is due.
+pub(crate) enum Next {
+    /// At once: there may be more to do.
+    Now,
+    /// When a signal arrives, or at the next poll.
+    Idle,
+    /// After a short pause, signal or not.
+    Paused,
+    /// At this time, or when a signal arrives.
+    At(BootTime),
+}
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum StepError {
+    #[error("the partition has another owner")]
+    Fenced,
+    #[error(transparent)]
+    Database(#[from] Error),
+}
+
+impl From<tokio_postgres::Error> for StepError {
+    fn from(error: tokio_postgres::Error) -> Self {
+        Self::Database(error.into())
+    }
+}
+
+impl From<deadpool_postgres::PoolError> for StepError {
+    fn from(error: deadpool_postgres::PoolError) -> Self {
+        Self::Database(error.into())
     }
 }

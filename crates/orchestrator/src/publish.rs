@@ -11,23 +11,18 @@ use rdkafka::{
 use serde_json::json;
 
 use crate::{dispatch::DispatchError, store::DeadLetter};
-use solehold_kafka::{BrokerErrors, Brokers, BrokersError};
+use solehold_kafka::{BrokerErrors, Brokers, SettingsError};
 
-/// How long a message may take to be confirmed.
 const CONFIRMED_WITHIN: Duration = Duration::from_secs(10);
 
-/// A message to publish.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outgoing {
     /// Messages with the same key stay in order.
     pub key: String,
-    /// The payload.
     pub payload: Vec<u8>,
-    /// The headers.
     pub headers: Vec<(&'static str, String)>,
 }
 
-/// A way to publish.
 #[async_trait]
 pub trait Publish: Send + Sync {
     /// Publishes messages of different keys, and returns in the same order whether each is confirmed.
@@ -59,18 +54,6 @@ impl Outgoing {
     }
 }
 
-/// Why there is no producer.
-#[derive(Debug, thiserror::Error)]
-pub enum PublisherError {
-    /// The settings of the brokers are invalid.
-    #[error(transparent)]
-    Settings(#[from] BrokersError),
-    /// librdkafka rejected them.
-    #[error(transparent)]
-    Kafka(#[from] KafkaError),
-}
-
-/// Publishes to Kafka.
 pub struct KafkaPublisher {
     producer: FutureProducer<BrokerErrors>,
     has_headers: bool,
@@ -84,7 +67,7 @@ impl std::fmt::Debug for KafkaPublisher {
 
 impl KafkaPublisher {
     /// A producer for these brokers. Nothing is connected yet.
-    pub fn new(brokers: &Brokers, has_headers: bool) -> Result<Self, PublisherError> {
+    pub fn new(brokers: &Brokers, has_headers: bool) -> Result<Self, SettingsError> {
         let mut config = brokers.client()?;
         config
             .set("message.timeout.ms", CONFIRMED_WITHIN.as_millis().to_string())

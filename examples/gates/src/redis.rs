@@ -38,7 +38,8 @@ impl Redis {
 
     /// Writes a value under a token. Gives the newest token instead if that is above it.
     pub async fn write_fenced(&mut self, key: &str, token: u64, value: &str) -> Result<Option<u64>> {
-        let (mark, token) = (format!("{key}:mark"), token.to_string());
+        let mark = format!("{key}:mark");
+        let token = token.to_string();
         match self.ask(&["EVAL", SCRIPT, "2", key, &mark, &token, value]).await? {
             Reply::Many(parts) => match parts.as_slice() {
                 [Reply::Number(1), _] => Ok(None),

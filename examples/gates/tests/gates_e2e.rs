@@ -61,7 +61,8 @@ struct Sql {
 impl Sql {
     async fn new(form: SqlForm) -> Self {
         let url = Postgres::shared().await.unwrap().create_database("gates").await.unwrap();
-        let (client, marks) = (connect(&url).await, Marks::new("fences").unwrap());
+        let client = connect(&url).await;
+        let marks = Marks::new("fences").unwrap();
         let mut setup = "CREATE TABLE tracks (scene text PRIMARY KEY, value text); \
              CREATE TABLE unfenced (scene text PRIMARY KEY, value text); \
              INSERT INTO tracks VALUES ('lobby', ''); INSERT INTO unfenced VALUES ('lobby', '');"
@@ -389,7 +390,8 @@ async fn a_paused_writer_is_refused_in_every_form() {
     };
     let holders = [open("one").await, open("two").await];
     let mut places = places(&server, authority.clone()).await;
-    let (mut refused, mut overwritten) = (vec![0u64; places.len()], vec![0u64; places.len()]);
+    let mut refused = vec![0u64; places.len()];
+    let mut overwritten = vec![0u64; places.len()];
 
     let mut paused = holders[0].acquire("scene", "lobby").await.unwrap();
     for pause in 0..pauses {
@@ -397,7 +399,8 @@ async fn a_paused_writer_is_refused_in_every_form() {
         let token = paused.token().0;
         paused.release().await.unwrap();
         let present = holders[(pause as usize + 1) % 2].acquire("scene", "lobby").await.unwrap();
-        let (new, old) = (format!("{pause} of the present"), format!("{pause} of the paused"));
+        let new = format!("{pause} of the present");
+        let old = format!("{pause} of the paused");
         for (at, place) in places.iter_mut().enumerate() {
             assert!(place.write(present.token().0, &new).await, "{}: the present holder", place.name());
             place.write_unfenced(&new).await;

@@ -105,10 +105,10 @@ async fn run(args: &Args, settings: Settings) -> Result<()> {
     let stopped = stop_on_signals()?;
     let reconciles = args.role == Role::Reconciler || (args.role == Role::All && settings.enabled);
     let reconciler = async {
-        match reconciles {
-            true => reconcile(args, settings, pool.clone(), url, &metrics, stopped.clone()).await,
-            false => Ok(()),
+        if !reconciles {
+            return Ok(());
         }
+        reconcile(args, settings, pool.clone(), url, &metrics, stopped.clone()).await
     };
     tokio::try_join!(serve(args, pool.clone(), registry, stopped.clone()), reconciler)?;
     Ok(())
@@ -169,7 +169,8 @@ async fn reconcile(
 /// Becomes true at SIGTERM or SIGINT.
 fn stop_on_signals() -> Result<watch::Receiver<bool>> {
     use tokio::signal::unix::{SignalKind, signal};
-    let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let mut term = signal(SignalKind::terminate())?;
+    let mut int = signal(SignalKind::interrupt())?;
     let (stop, stopped) = watch::channel(false);
     tokio::spawn(async move {
         tokio::select! { _ = term.recv() => {}, _ = int.recv() => {} }

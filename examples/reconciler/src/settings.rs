@@ -54,7 +54,8 @@ fn number(
 ) -> Result<u32> {
     let Some(text) = get(name) else { return Ok(default) };
     let number = text.parse().ok().filter(|number| range.contains(number));
-    let (first, last) = (range.start(), range.end());
+    let first = range.start();
+    let last = range.end();
     number.with_context(|| format!("{PREFIX}{name} is {text:?}: use a number from {first} to {last}"))
 }
 

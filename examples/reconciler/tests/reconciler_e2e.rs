@@ -106,7 +106,8 @@ async fn create(http: &reqwest::Client, url: &str, number: usize) -> (usize, Val
 
 async fn create_all(url: String, numbers: std::ops::Range<usize>) -> Vec<(usize, Value)> {
     let http = reqwest::Client::new();
-    let (http, url) = (&http, &url);
+    let http = &http;
+    let url = &url;
     stream::iter(numbers).map(|number| create(http, url, number)).buffer_unordered(32).collect().await
 }
 
@@ -211,7 +212,9 @@ async fn verify(client: &Client, created: &HashMap<usize, Value>) {
     let mut takeovers = 0;
     for row in client.query("SELECT id::text, address, status FROM app.payment_requests", &[]).await.unwrap()
     {
-        let (id, address, status): (String, String, String) = (row.get(0), row.get(1), row.get(2));
+        let id: String = row.get(0);
+        let address: String = row.get(1);
+        let status: String = row.get(2);
         let ends = Fate::of(&address).ends();
         assert_eq!(status, ends, "{id}");
         let changes = &by_id[&id];

@@ -28,9 +28,11 @@ pub async fn run(settings: Settings, ending: impl Future<Output = ()>) -> Result
         () = &mut ending => return Ok(()),
     };
     println!("tracker {} is registered", settings.id);
-    let (id, contact) = (settings.id.clone(), runner.session().contact());
+    let id = settings.id.clone();
+    let contact = runner.session().contact();
     let follow = move |assignment| {
-        let (settings, wire) = (settings.clone(), wire.clone());
+        let settings = settings.clone();
+        let wire = wire.clone();
         async move {
             let (scene, ended) = scene::follow(&settings, &wire, assignment).await;
             println!("scene {scene} has ended: {ended:?}");
@@ -80,7 +82,8 @@ async fn open(settings: &Settings) -> Result<Runner> {
 /// key: it was revoked, or may no longer do this.
 async fn until_refused(http: &Http, id: &str, mut contact: watch::Receiver<Contact>) -> Error {
     let path = format!("/api/v1/runners/{}/assignments", utf8_percent_encode(id, NON_ALPHANUMERIC));
-    let (mut was_kept, mut failures) = (true, 0);
+    let mut was_kept = true;
+    let mut failures = 0;
     loop {
         let is_kept = *contact.borrow_and_update() == Contact::Kept;
         match (was_kept, is_kept) {

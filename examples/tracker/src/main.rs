@@ -22,7 +22,8 @@ async fn main() -> ExitCode {
 }
 
 async fn track(settings: Settings) -> Result<()> {
-    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
     let ending = async {
         tokio::select! {
             _ = terminate.recv() => {}

@@ -7,7 +7,6 @@ use solehold_process::config::{InvalidValue, invalid};
 
 use super::file::WorkerFile;
 
-/// The placeholders in a worker's command line.
 const PLACEHOLDERS: [&str; 6] =
     ["{config}", "{runner_id}", "{shard_id}", "{manager_pid}", "{resource}", "{worker}"];
 /// What `manager_mode` adds to a command line without placeholders.
@@ -22,7 +21,6 @@ const MANAGER_FLAGS: [&str; 8] = [
     "{manager_pid}",
 ];
 
-/// The command line that a file asks for.
 pub fn settle(asked: &WorkerFile, manager_mode: bool) -> Result<Vec<String>, InvalidValue> {
     let mut command = asked.command.clone();
     let Some(program) = command.first() else {

@@ -5,7 +5,7 @@ mod file;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs,
+    fs, io,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -34,18 +34,14 @@ const STOP_PART: f64 = 0.8;
 /// How often heartbeats are sent unless the file says, or the ttl needs it more often.
 const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(30);
 
-/// All that the agent needs to know.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// What it registers with.
     pub runner: RegisterRunner,
-    /// How it reaches servers.
-    pub server: ServerSettings,
-    /// How its session is kept.
+    pub server: HttpConfig,
+    /// The file with the certificates to trust besides the system's.
+    pub ca_file: Option<PathBuf>,
     pub lease: LeaseSettings,
-    /// Which resources it works on.
     pub source: Source,
-    /// What it runs.
     pub worker: WorkerSettings,
     /// How long everything may take from SIGTERM to the end.
     pub drain: Duration,
@@ -55,44 +51,6 @@ pub struct Settings {
     pub cache: Option<PathBuf>,
 }
 
-/// How servers are reached.
-#[derive(Debug, Clone)]
-pub struct ServerSettings {
-    /// Their URLs.
-    pub servers: Vec<String>,
-    /// The key to show.
-    pub api_key: Option<SecretString>,
-    /// The tenant to act for.
-    pub tenant: Option<String>,
-    /// Certificates to trust besides the system's.
-    pub ca_certs: Option<Vec<u8>>,
-    /// The file that they are in.
-    pub ca_file: Option<PathBuf>,
-}
-
-impl ServerSettings {
-    /// For the client.
-    pub fn http(&self) -> HttpConfig {
-        HttpConfig {
-            api_key: self.api_key.clone(),
-            tenant: self.tenant.clone(),
-            ca_certs: self.ca_certs.clone(),
-            ..HttpConfig::new(self.servers.clone())
-        }
-    }
-}
-
-impl PartialEq for ServerSettings {
-    fn eq(&self, other: &Self) -> bool {
-        let key = |settings: &Self| settings.api_key.as_ref().map(|key| key.expose_secret().to_owned());
-        self.servers == other.servers
-            && key(self) == key(other)
-            && self.tenant == other.tenant
-            && self.ca_certs == other.ca_certs
-    }
-}
-
-/// How the session is kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeaseSettings {
     /// How long a heartbeat keeps it.
@@ -119,15 +77,11 @@ pub enum Source {
 pub struct WorkerSettings {
     /// The command and its arguments, with placeholders.
     pub command: Vec<String>,
-    /// What is added to its environment.
     pub env: BTreeMap<String, String>,
     /// The fields that each worker's configuration begins with.
     pub template: Map<String, Value>,
-    /// The bounds of a worker's life.
     pub bounds: Bounds,
-    /// How many run at once.
     pub max: usize,
-    /// How many resources one of them works on.
     pub per_worker: usize,
     /// The key of the file that says so.
     pub per_worker_key: &'static str,
@@ -194,14 +148,15 @@ fn settle(file: AgentFile) -> Result<Settings, InvalidValue> {
     }
     let metrics_host = file.metrics_host.unwrap_or_else(|| "127.0.0.1".to_owned());
     let metrics = file.metrics_port.map(|port| (metrics_host, port));
-    Ok(Settings { runner, server, lease, source, worker, drain, metrics, cache: file.cache_dir })
+    let ca_file = file.ca_cert;
+    Ok(Settings { runner, server, ca_file, lease, source, worker, drain, metrics, cache: file.cache_dir })
 }
 
 fn seconds(given: Option<Seconds>, default: f64) -> Duration {
     given.map_or_else(|| Duration::from_secs_f64(default), |Seconds(time)| time)
 }
 
-fn server(file: &AgentFile) -> Result<ServerSettings, InvalidValue> {
+fn server(file: &AgentFile) -> Result<HttpConfig, InvalidValue> {
     let servers =
         file.server.as_ref().map(OneOrMore::list).unwrap_or_else(|| vec!["127.0.0.1:7070".to_owned()]);
     if let Err(error) = transport::server_urls(&servers) {
@@ -212,29 +167,21 @@ fn server(file: &AgentFile) -> Result<ServerSettings, InvalidValue> {
             return invalid("api_key_file", "api_key and api_key_file are both given: give one of them");
         }
         (Some(key), None) => Some(key.clone()),
-        (None, Some(path)) => match fs::read_to_string(path) {
-            Ok(text) => Some(text.trim().to_owned()),
-            Err(error) => {
-                return invalid("api_key_file", format!("api_key_file {}: {error}", path.display()));
-            }
-        },
+        (None, Some(path)) => Some(found("api_key_file", path, fs::read_to_string(path))?.trim().to_owned()),
         (None, None) => None,
     };
-    let ca_certs = match file.ca_cert.as_ref().map(|path| (path, fs::read(path))) {
-        None => None,
-        Some((_, Ok(pem))) => Some(pem),
-        Some((path, Err(error))) => {
-            return invalid("ca_cert", format!("ca_cert {}: {error}", path.display()));
-        }
-    };
+    let ca_certs = file.ca_cert.as_ref().map(|path| found("ca_cert", path, fs::read(path))).transpose()?;
     let api_key = api_key.filter(|key| !key.is_empty()).map(SecretString::from);
-    let tenant = file.tenant.clone();
-    let ca_file = file.ca_cert.clone();
-    let settings = ServerSettings { servers, api_key, tenant, ca_certs, ca_file };
-    match Http::new(settings.http()) {
-        Ok(_) => Ok(settings),
+    let config = HttpConfig { api_key, tenant: file.tenant.clone(), ca_certs, ..HttpConfig::new(servers) };
+    match Http::new(config.clone()) {
+        Ok(_) => Ok(config),
         Err(error) => invalid("api_key", error.to_string()),
     }
+}
+
+/// The content of the file that a key names.
+fn found<T>(key: &str, path: &Path, read: io::Result<T>) -> Result<T, InvalidValue> {
+    read.or_else(|error| invalid(key, format!("{key} {}: {error}", path.display())))
 }
 
 fn lease(file: &AgentFile) -> Result<LeaseSettings, InvalidValue> {
@@ -341,14 +288,10 @@ fn worker(file: &AgentFile, drain: Duration) -> Result<WorkerSettings, InvalidVa
     })
 }
 
-/// The fields of a template, if there is one.
 fn template(path: Option<&Path>) -> Result<Map<String, Value>, InvalidValue> {
     let Some(path) = path else { return Ok(Map::new()) };
     let shown = path.display();
-    let text = match fs::read_to_string(path) {
-        Ok(text) => text,
-        Err(error) => return invalid("config_template", format!("config_template {shown}: {error}")),
-    };
+    let text = found("config_template", path, fs::read_to_string(path))?;
     solehold_process::config::parse(&text).or_else(|error| {
         let line = error.line.map(|line| format!(":{line}")).unwrap_or_default();
         invalid("config_template", format!("config_template {shown}{line}: {}", error.message))
@@ -356,6 +299,17 @@ fn template(path: Option<&Path>) -> Result<Map<String, Value>, InvalidValue> {
 }
 
 impl Settings {
+    /// Whether both settings reach the same servers with the same credentials.
+    pub fn has_same_server(&self, other: &Self) -> bool {
+        let one = &self.server;
+        let other = &other.server;
+        let key = |config: &HttpConfig| config.api_key.as_ref().map(|key| key.expose_secret().to_owned());
+        one.servers == other.servers
+            && key(one) == key(other)
+            && one.tenant == other.tenant
+            && one.ca_certs == other.ca_certs
+    }
+
     /// What cannot be changed while the agent runs, if the next settings change it.
     pub fn fixed_change(&self, next: &Self) -> Option<&'static str> {
         let now = &self.runner;

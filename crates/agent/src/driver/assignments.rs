@@ -25,7 +25,7 @@ impl Driver {
                 let http = self.http.clone();
                 let runner = self.settings.runner.runner_id.clone();
                 let known = self.known_version.clone();
-                let news = self.lease_news.0.clone();
+                let news = self.requests.news.clone();
                 self.asking = Some(ask(http, runner, known, self.is_drain_known, news));
             }
         }

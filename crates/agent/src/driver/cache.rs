@@ -17,7 +17,6 @@ use solehold_client::ResourceName;
 /// Most configurations that are kept. When the agent starts, the oldest beyond that go.
 const KEPT_MAX: usize = 10_000;
 
-/// A folder of configurations, or none.
 #[derive(Debug, Default)]
 pub struct Cache {
     folder: Option<PathBuf>,
@@ -52,14 +51,12 @@ impl Cache {
         }
     }
 
-    /// The configuration that was kept last.
     pub fn last(&self, resource: &ResourceName) -> Option<Value> {
         let text = fs::read(self.file(resource)?).ok()?;
         let kept: Kept = serde_json::from_slice(&text).ok()?;
         (kept.resource == resource.to_string()).then_some(kept.config)
     }
 
-    /// It has none any more.
     pub fn forget(&self, resource: &ResourceName) {
         if let Some(file) = self.file(resource) {
             let _ = fs::remove_file(file);

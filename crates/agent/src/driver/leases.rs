@@ -2,6 +2,7 @@
 
 use std::{pin::Pin, sync::Arc, time::Duration};
 
+use futures_util::future::join_all;
 use serde_json::Value;
 use solehold_api::{document::LeaseAttributes, kind, problem::ErrorCode};
 use solehold_client::{
@@ -11,7 +12,7 @@ use solehold_client::{
 use solehold_clock::BootTime;
 use tokio::{sync::mpsc, time::timeout};
 
-use super::sync::{Configurations, refresh};
+use super::configurations::Configurations;
 use crate::{
     machine::{Granted, WorkerId},
     worker::ToWorker,
@@ -19,6 +20,8 @@ use crate::{
 
 /// Orders that wait for a lease's task; more checkpoints than this at once are not written.
 const ORDERS_MAX: usize = 64;
+/// Configurations that are read at once.
+const READS_AT_ONCE: usize = 8;
 /// When the configuration is read again of what was handed over.
 const REFRESH_AFTER: Duration = Duration::from_secs(1);
 /// How long to wait for a release; after that the lease expires.
@@ -51,106 +54,145 @@ pub enum LeaseNews {
     Prepare(WorkerId, u32, Box<ToWorker>),
 }
 
-/// Asks for a lease.
-pub fn acquire(
-    session: ClientSession,
-    configurations: Arc<Configurations>,
-    (resource, worker): (ResourceName, Option<WorkerId>),
-    news: mpsc::Sender<LeaseNews>,
-) {
-    tokio::spawn(async move {
-        // A lease has the versions that its holder knew: only cameras have any.
-        let known = match resource.kind.as_str() {
-            kind::CAMERA => configurations.of(&resource).await,
-            _ => None,
-        };
-        let kind = resource.kind.as_str();
-        let key = resource.key.as_str();
-        let acquired =
-            session.try_acquire_with(kind, key, attributes(&session, kind, worker, known.as_ref())).await;
-        let _ = news.send(told(&configurations, resource, acquired).await).await;
-    });
+/// What the tasks need that request leases and read what belongs to them.
+#[derive(Debug, Clone)]
+pub struct LeaseRequests {
+    pub session: ClientSession,
+    pub configurations: Arc<Configurations>,
+    pub news: mpsc::Sender<LeaseNews>,
 }
 
-/// Takes up a lease that the session holds.
-pub fn adopt(
-    session: ClientSession,
-    configurations: Arc<Configurations>,
-    lease: HeldLease,
-    news: mpsc::Sender<LeaseNews>,
-) {
-    tokio::spawn(async move {
-        let resource = lease.resource.clone();
-        let adopted = match session.adopt(&lease).await {
-            Ok(None) => LeaseNews::NotWon(resource, "it is no longer held".to_owned(), None),
-            Ok(Some(guard)) => told(&configurations, resource, Ok(guard)).await,
-            Err(error) => told(&configurations, resource, Err(error)).await,
-        };
-        let _ = news.send(adopted).await;
-    });
-}
-
-/// Requests a hand-over from the present holder, or acquires the lease if it is free by now.
-pub fn take_over(
-    session: ClientSession,
-    configurations: Arc<Configurations>,
-    (resource, worker, config): (ResourceName, Option<WorkerId>, Option<Value>),
-    within: Duration,
-    news: mpsc::Sender<LeaseNews>,
-) {
-    tokio::spawn(async move {
-        let kind = resource.kind.as_str();
-        let key = resource.key.as_str();
-        // Read before: between the holder's stop and the worker's assignment no work is done.
-        let config = match config {
-            Some(known) => Some(known),
-            None => configurations.of(&resource).await,
-        };
-        let about = attributes(&session, kind, worker, config.as_ref());
-        let taken = match session.take_over_with(kind, key, within, about.clone()).await {
-            Ok(Some(guard)) => {
-                let _ = news.send(LeaseNews::Won(resource.clone(), Box::new(guard), config)).await;
-                // It may have changed since it was read. Others may be on their way at this moment: they come first.
-                tokio::time::sleep(REFRESH_AFTER).await;
-                return refresh(configurations, vec![resource], news);
-            }
-            Ok(None) => {
-                let why = "its holder did not release it in time".to_owned();
-                let _ = news.send(LeaseNews::NotWon(resource, why, None)).await;
-                return;
-            }
-            Err(AcquireError::Refused { refusal, .. }) if !refusal.is_worth_another_try() => {
-                tracing::debug!(%resource, %refusal, "server refused the hand-over; acquiring directly");
-                session.try_acquire_with(kind, key, about).await
-            }
-            Err(error) => Err(error),
-        };
-        let _ = news.send(told(&configurations, resource, taken).await).await;
-    });
-}
-
-/// What is kept with a lease: the worker that will work under it. On a camera that is its shard, with the versions of
-/// the configuration that is known.
-fn attributes(
-    session: &ClientSession,
-    of: &str,
-    worker: Option<WorkerId>,
-    config: Option<&Value>,
-) -> Attributes {
-    if of != kind::CAMERA {
-        let name = worker.map(|worker| worker_name(session.holder(), worker));
-        return name.map(|name| ("worker".to_owned(), name.into())).into_iter().collect();
+impl LeaseRequests {
+    pub fn acquire(self, resource: ResourceName, worker: Option<WorkerId>) {
+        tokio::spawn(async move {
+            let kind = resource.kind.as_str();
+            let key = resource.key.as_str();
+            // A lease has the versions that its holder knew: only cameras have any.
+            let known = if kind == kind::CAMERA { self.configurations.of(&resource).await } else { None };
+            let about = self.attributes(kind, worker, known.as_ref());
+            let acquired = self.session.try_acquire_with(kind, key, about).await;
+            self.tell_outcome(resource, acquired).await;
+        });
     }
-    let version =
-        |field: &str| config.and_then(|config| config[field].as_str()).unwrap_or_default().to_owned();
-    let about = LeaseAttributes {
-        shard_id: worker.map(shard_id).unwrap_or_default(),
-        config_version: version("config_version"),
-        zone_version: version("zone_version"),
-    };
-    match serde_json::to_value(about) {
-        Ok(Value::Object(fields)) => fields,
-        _ => Attributes::new(),
+
+    /// Takes up a lease that the session holds.
+    pub fn adopt(self, lease: HeldLease) {
+        tokio::spawn(async move {
+            let resource = lease.resource.clone();
+            match self.session.adopt(&lease).await.transpose() {
+                Some(adopted) => self.tell_outcome(resource, adopted).await,
+                None => self.tell_not_won(resource, "the lease is no longer held".to_owned(), None).await,
+            }
+        });
+    }
+
+    /// Requests a hand-over from the present holder, or acquires the lease if it is free by now.
+    pub fn take_over(
+        self,
+        resource: ResourceName,
+        worker: Option<WorkerId>,
+        config: Option<Value>,
+        within: Duration,
+    ) {
+        tokio::spawn(async move {
+            let kind = resource.kind.as_str();
+            let key = resource.key.as_str();
+            // Read before: between the holder's stop and the worker's assignment no work is done.
+            let config = match config {
+                Some(known) => Some(known),
+                None => self.configurations.of(&resource).await,
+            };
+            let about = self.attributes(kind, worker, config.as_ref());
+            let taken = match self.session.take_over_with(kind, key, within, about.clone()).await {
+                Ok(Some(guard)) => {
+                    let won = LeaseNews::Won(resource.clone(), Box::new(guard), config);
+                    let _ = self.news.send(won).await;
+                    // It may have changed since it was read. Others may be on their way now: they come first.
+                    tokio::time::sleep(REFRESH_AFTER).await;
+                    return self.refresh(vec![resource]);
+                }
+                Ok(None) => {
+                    let why = "the holder did not release the lease in time".to_owned();
+                    return self.tell_not_won(resource, why, None).await;
+                }
+                Err(AcquireError::Refused { refusal, .. }) if !refusal.is_worth_another_try() => {
+                    tracing::debug!(%resource, %refusal, "server refused the hand-over; acquiring directly");
+                    self.session.try_acquire_with(kind, key, about).await
+                }
+                Err(error) => Err(error),
+            };
+            self.tell_outcome(resource, taken).await;
+        });
+    }
+
+    /// Reads what a worker prepares with, and then lets it be told: configuration and state as they are now. What
+    /// cannot be read is left out; the final word comes with the grant.
+    pub fn prepare(self, worker: WorkerId, run: u32, message: ToWorker) {
+        let ToWorker::Prepare { id, resource, deadline_boottime_ms, .. } = message else { return };
+        tokio::spawn(async move {
+            let named = resource.split_once('/').and_then(|(kind, key)| ResourceName::new(kind, key).ok());
+            let (config, state) = match &named {
+                Some(named) => {
+                    tokio::join!(self.configurations.of(named), self.configurations.last_state(named))
+                }
+                None => (None, None),
+            };
+            let message = ToWorker::Prepare { id, resource, state, config, deadline_boottime_ms };
+            let _ = self.news.send(LeaseNews::Prepare(worker, run, Box::new(message))).await;
+        });
+    }
+
+    /// Reads the configurations of all these again, a few at a time.
+    pub fn refresh(self, resources: Vec<ResourceName>) {
+        tokio::spawn(async move {
+            for some in resources.chunks(READS_AT_ONCE) {
+                let reads = join_all(some.iter().map(|resource| self.configurations.of(resource))).await;
+                for (resource, config) in some.iter().zip(reads) {
+                    if let Some(config) = config {
+                        let _ = self.news.send(LeaseNews::Configured(resource.clone(), config)).await;
+                    }
+                }
+            }
+        });
+    }
+
+    async fn tell_outcome(&self, resource: ResourceName, acquired: Result<Guard, AcquireError>) {
+        match acquired {
+            Ok(guard) => {
+                let config = self.configurations.of(&resource).await;
+                let _ = self.news.send(LeaseNews::Won(resource, Box::new(guard), config)).await;
+            }
+            Err(AcquireError::Refused { refusal, .. }) => {
+                let is_timed = matches!(refusal.code, ErrorCode::Held | ErrorCode::HeldBack);
+                let after = refusal.retry_after.filter(|_| is_timed).map(|time| time + AFTER_EXPIRY);
+                self.tell_not_won(resource, refusal.detail, after).await;
+            }
+            Err(error) => self.tell_not_won(resource, error.to_string(), None).await,
+        }
+    }
+
+    async fn tell_not_won(&self, resource: ResourceName, why: String, retry_after: Option<Duration>) {
+        let _ = self.news.send(LeaseNews::NotWon(resource, why, retry_after)).await;
+    }
+
+    /// What is kept with a lease: the worker that will work under it. On a camera that is its shard, with the versions
+    /// of the configuration that is known.
+    fn attributes(&self, of: &str, worker: Option<WorkerId>, config: Option<&Value>) -> Attributes {
+        if of != kind::CAMERA {
+            let name = worker.map(|worker| worker_name(self.session.holder(), worker));
+            return name.map(|name| ("worker".to_owned(), name.into())).into_iter().collect();
+        }
+        let version =
+            |field: &str| config.and_then(|config| config[field].as_str()).unwrap_or_default().to_owned();
+        let about = LeaseAttributes {
+            shard_id: worker.map(shard_id).unwrap_or_default(),
+            config_version: version("config_version"),
+            zone_version: version("zone_version"),
+        };
+        match serde_json::to_value(about) {
+            Ok(Value::Object(fields)) => fields,
+            _ => Attributes::new(),
+        }
     }
 }
 
@@ -162,26 +204,6 @@ pub fn worker_name(runner: &str, worker: WorkerId) -> String {
 /// What a worker is called where camera pipelines look.
 pub fn shard_id(worker: WorkerId) -> String {
     format!("shard-{worker}")
-}
-
-/// What became of an acquire.
-async fn told(
-    configurations: &Configurations,
-    resource: ResourceName,
-    acquired: Result<Guard, AcquireError>,
-) -> LeaseNews {
-    match acquired {
-        Ok(guard) => {
-            let config = configurations.of(&resource).await;
-            LeaseNews::Won(resource, Box::new(guard), config)
-        }
-        Err(AcquireError::Refused { refusal, .. }) => {
-            let is_timed = matches!(refusal.code, ErrorCode::Held | ErrorCode::HeldBack);
-            let after = refusal.retry_after.filter(|_| is_timed).map(|time| time + AFTER_EXPIRY);
-            LeaseNews::NotWon(resource, refusal.detail, after)
-        }
-        Err(error) => LeaseNews::NotWon(resource, error.to_string(), None),
-    }
 }
 
 enum LeaseOrder {
@@ -208,7 +230,6 @@ impl std::fmt::Debug for LeaseOrder {
 }
 
 impl LeaseTask {
-    /// Tends a lease.
     pub fn tend(guard: Guard, config: Option<Value>, news: mpsc::Sender<LeaseNews>) -> (Self, Granted) {
         let granted = Granted {
             token: guard.token().0,
@@ -224,7 +245,6 @@ impl LeaseTask {
         (Self { orders, guard, is_told: false }, granted)
     }
 
-    /// Why it is lost, if it is.
     pub fn lost(&self) -> Option<String> {
         self.guard.check().err().map(|lost| lost.to_string())
     }
@@ -234,7 +254,6 @@ impl LeaseTask {
         self.guard.deadline()
     }
 
-    /// Writes the state document.
     pub fn write_state(&self, document: Value) {
         if self.orders.try_send(LeaseOrder::WriteState(document)).is_err() {
             tracing::warn!(

@@ -8,11 +8,11 @@
 
 mod assignments;
 mod cache;
+mod configurations;
 mod leases;
 mod reload;
 mod shard_config;
 mod stats;
-mod sync;
 mod workers;
 
 use std::{collections::BTreeMap, env, io, sync::Arc, time::Duration};
@@ -32,9 +32,9 @@ use tokio::{
 pub use self::reload::Reloader;
 use self::{
     cache::Cache,
-    leases::{LeaseNews, LeaseTask},
+    configurations::Configurations,
+    leases::{LeaseNews, LeaseRequests, LeaseTask},
     reload::Reloaded,
-    sync::Configurations,
 };
 use crate::{
     config::{Settings, Source},
@@ -66,10 +66,8 @@ const CLOSE_MAX: Duration = Duration::from_secs(3);
 /// Why the agent could not start, or had to end.
 #[derive(Debug, thiserror::Error)]
 pub enum AgentError {
-    /// The session.
     #[error(transparent)]
     Open(#[from] OpenError),
-    /// The system.
     #[error("{0}: {1}")]
     Io(&'static str, #[source] io::Error),
     /// Another program has taken the name.
@@ -93,7 +91,7 @@ pub async fn run(
         serving.map_err(|error| AgentError::Io("cannot serve health and metrics", error))?;
     }
     let mut ending = ending;
-    let http = Http::new(settings.server.http()).expect("it was checked with the file");
+    let http = Http::new(settings.server.clone()).expect("it was checked with the file");
     let http = Arc::new(http.registering(settings.runner.clone()));
     let opened = tokio::select! {
         opened = open(http.clone(), &settings) => opened?,
@@ -138,7 +136,8 @@ struct Driver {
     machine: Machine,
     session: ClientSession,
     http: Arc<Http>,
-    configurations: Arc<Configurations>,
+    requests: LeaseRequests,
+    lease_news: mpsc::Receiver<LeaseNews>,
     keepers: Keepers,
     leases: BTreeMap<ResourceName, LeaseTask>,
     hosts: BTreeMap<WorkerId, Host>,
@@ -149,7 +148,6 @@ struct Driver {
     /// Of the workers' files and sockets; their keepers use it too.
     folder: SharedFolder,
     status: Arc<Status>,
-    lease_news: (mpsc::Sender<LeaseNews>, mpsc::Receiver<LeaseNews>),
     worker_news: (mpsc::Sender<WorkerNews>, mpsc::Receiver<WorkerNews>),
     /// What was last reported of the work under each lease.
     reported: stats::Reported,
@@ -179,9 +177,12 @@ impl Driver {
         let folder = folder.map_err(|error| AgentError::Io("cannot make a folder for the workers", error))?;
         let cache = Cache::open(settings.cache.as_deref());
         let cache = cache.map_err(|error| AgentError::Io("cannot use cache_dir", error))?;
+        let configurations = Arc::new(Configurations::new(http.clone(), cache));
+        let (news, lease_news) = mpsc::channel(NEWS_MAX);
         let trusted_until = session.deadline();
         Ok(Self {
-            configurations: Arc::new(Configurations::new(http.clone(), cache)),
+            requests: LeaseRequests { session: session.clone(), configurations, news },
+            lease_news,
             machine: Machine::new(rules(&settings), trusted_until),
             settings,
             session,
@@ -193,7 +194,6 @@ impl Driver {
             trusted: (trusted_until, BTreeMap::new()),
             folder,
             status,
-            lease_news: mpsc::channel(NEWS_MAX),
             worker_news: mpsc::channel(NEWS_MAX),
             reported: stats::Reported::default(),
             prepared: BTreeMap::new(),
@@ -210,22 +210,19 @@ impl Driver {
         let mut contact = self.session.contact();
         let mut notifications = self.session.notifications();
         let every = (self.settings.lease.ttl / LOOKS_IN_TTL).clamp(LOOK_EVERY_MIN, LOOK_EVERY_MAX);
-        let mut looks = interval(every);
-        let mut reloads = interval(RELOAD_EVERY);
-        let mut reports = interval(self.settings.lease.every);
-        let mut configurations = interval(CONFIGURATIONS_EVERY);
+        let [mut looks, mut reloads, mut reports, mut configurations] =
+            [every, RELOAD_EVERY, self.settings.lease.every, CONFIGURATIONS_EVERY].map(interval);
+        for ticks in [&mut looks, &mut reloads, &mut reports, &mut configurations] {
+            ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        }
         let mut is_told = false;
-        configurations.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        reloads.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        reports.set_missed_tick_behavior(MissedTickBehavior::Delay);
         self.follow_source();
         let session = self.session.clone();
         let mut over = std::pin::pin!(session.over());
         while !self.is_finished {
             let due = self.machine.due().unwrap_or(BootTime::from_ms(u64::MAX));
             tokio::select! {
-                Some(news) = self.lease_news.1.recv() => self.take_lease_news(news),
+                Some(news) = self.lease_news.recv() => self.take_lease_news(news),
                 Some((id, run, news)) = self.worker_news.1.recv() => self.take_worker_news(id, run, news),
                 () = BootClock.wait_until(due) => self.tell(Input::Tick),
                 _ = looks.tick() => self.look(),
@@ -248,7 +245,7 @@ impl Driver {
                     is_told = true;
                     configurations.reset_after(READ_WITHIN);
                 },
-                () = &mut ending, if !self.machine.is_draining() => self.drain("it was asked to end"),
+                () = &mut ending, if !self.machine.is_draining() => self.drain("the agent was asked to end"),
                 Ok(()) = contact.changed() => follow_contact(&contact),
                 lost = &mut over, if self.over.is_none() => self.end_for_good(lost.to_string()),
             }
@@ -266,7 +263,7 @@ impl Driver {
             Some(session) if self.settings.source == Source::Assigned => {
                 let runner = self.settings.runner.runner_id.clone();
                 let http = self.http.clone();
-                let news = self.lease_news.0.clone();
+                let news = self.requests.news.clone();
                 assignments::report_draining(http, runner, session, news);
             }
             // Without a session of its own it would speak for another agent of its name.
@@ -279,7 +276,7 @@ impl Driver {
     fn end_for_good(&mut self, why: String) {
         self.over = Some(why);
         if !self.machine.is_draining() {
-            self.drain("its session is over");
+            self.drain("the agent's session is over");
         }
     }
 
@@ -301,24 +298,14 @@ impl Driver {
     fn act(&mut self, action: Action) {
         match action {
             Action::Acquire(resource) => {
-                let session = self.session.clone();
-                let configurations = self.configurations.clone();
                 let shard = self.machine.worker_of(&resource);
-                leases::acquire(session, configurations, (resource, shard), self.lease_news.0.clone());
+                self.requests.clone().acquire(resource, shard);
             }
             Action::TakeOver(resource) => {
-                let session = self.session.clone();
-                let configurations = self.configurations.clone();
                 let within = self.settings.worker.bounds.stop.max(TAKE_OVER_MIN);
                 let config = self.prepared.remove(&resource);
                 let shard = self.machine.worker_of(&resource);
-                leases::take_over(
-                    session,
-                    configurations,
-                    (resource, shard, config),
-                    within,
-                    self.lease_news.0.clone(),
-                );
+                self.requests.clone().take_over(resource, shard, config, within);
             }
             Action::Adopt(resource) => self.adopt(resource),
             Action::Release { resource, state, why } => self.release(resource, state, &why),
@@ -330,12 +317,7 @@ impl Driver {
             Action::Start { worker, run, assignments } => self.start(worker, run, &assignments),
             Action::Tell { worker, message: message @ ToWorker::Prepare { .. } } => {
                 let Some(host) = self.hosts.get(&worker) else { return };
-                sync::prepare(
-                    self.configurations.clone(),
-                    (worker, host.run),
-                    message,
-                    self.lease_news.0.clone(),
-                );
+                self.requests.clone().prepare(worker, host.run, message);
             }
             Action::Tell { worker, message } => {
                 if let Some(host) = self.hosts.get(&worker)
@@ -366,7 +348,7 @@ impl Driver {
     fn release(&mut self, resource: ResourceName, state: Option<Value>, why: &str) {
         tracing::info!(%resource, why, "releasing lease");
         match self.leases.remove(&resource) {
-            Some(lease) => lease.release(state, self.lease_news.0.clone()),
+            Some(lease) => lease.release(state, self.requests.news.clone()),
             None => self.tell(Input::Released(resource)),
         }
     }
@@ -375,9 +357,7 @@ impl Driver {
         match self.session.unclaimed().into_iter().find(|lease| lease.resource == resource) {
             Some(lease) => {
                 tracing::info!(%resource, "adopting a lease that was handed over to this runner");
-                let session = self.session.clone();
-                let configurations = self.configurations.clone();
-                leases::adopt(session, configurations, lease, self.lease_news.0.clone());
+                self.requests.clone().adopt(lease);
             }
             None => self.tell(Input::NotGranted { resource, retry_after: None }),
         }
@@ -462,7 +442,7 @@ impl Driver {
                 }
             }
             LeaseNews::HandOver(resource, Some((to, until))) => {
-                let why = format!("it is handed over to {to}");
+                let why = format!("the resource is handed over to {to}");
                 self.tell(Input::Asked { resource, id: None, why, until });
             }
             LeaseNews::HandOver(resource, None) => self.tell(Input::CalledOff(resource)),
@@ -473,7 +453,7 @@ impl Driver {
 
     /// Takes up a lease that was granted, unless it was lost while its configuration was read.
     fn take_up(&mut self, resource: ResourceName, guard: Guard, config: Option<Value>) {
-        let (mut lease, granted) = LeaseTask::tend(guard, config, self.lease_news.0.clone());
+        let (mut lease, granted) = LeaseTask::tend(guard, config, self.requests.news.clone());
         tracing::info!(%resource, token = granted.token, "acquired lease");
         let lost = lease.lost();
         lease.is_told = lost.is_some();
@@ -519,8 +499,7 @@ impl Driver {
     }
 
     fn read_configurations(&self) {
-        let held = self.leases.keys().cloned().collect();
-        sync::refresh(self.configurations.clone(), held, self.lease_news.0.clone());
+        self.requests.clone().refresh(self.leases.keys().cloned().collect());
     }
 
     fn reload(&mut self, reloader: &mut Reloader) {
@@ -538,8 +517,8 @@ impl Driver {
         {
             return tracing::error!(%error, "invalid configuration; keeping the previous one");
         }
-        if self.settings.server != next.server
-            && let Err(error) = self.http.reconfigure(&next.server.http())
+        if !self.settings.has_same_server(&next)
+            && let Err(error) = self.http.reconfigure(&next.server)
         {
             return tracing::error!(%error, "invalid configuration; keeping the previous one");
         }

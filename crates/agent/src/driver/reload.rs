@@ -7,7 +7,6 @@ use crate::config::{self, AgentFile, ConfigError, Settings};
 /// Changes what a file says, such as by flags.
 pub type Change = Box<dyn Fn(&mut AgentFile) + Send>;
 
-/// What became of the file.
 #[derive(Debug)]
 pub(super) enum Reloaded {
     Same,
@@ -29,7 +28,6 @@ impl std::fmt::Debug for Reloader {
 }
 
 impl Reloader {
-    /// Reads the file for the first time.
     pub fn load(path: PathBuf, change: Change) -> Result<(Self, Settings), ConfigError> {
         let seen = fs::read(&path).ok();
         let settings = config::load(&path, &change)?;

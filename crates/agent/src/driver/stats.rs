@@ -41,7 +41,6 @@ impl Reported {
     }
 }
 
-/// Requests that are not too large.
 fn requests(news: &[(&Uuid, &Map<String, Value>)]) -> Vec<Vec<RenewItem>> {
     let mut requests = Vec::<Vec<RenewItem>>::new();
     let mut bytes = BYTES_MAX;

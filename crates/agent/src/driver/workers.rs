@@ -9,7 +9,7 @@ use solehold_clock::BootTime;
 use super::{Driver, leases::shard_id, shard_config};
 use crate::{
     config::Source,
-    keep::{ExitHook, LeaseTerm, kill_before},
+    keep::{ExitHook, Job, LeaseTerm, kill_before},
     machine::WorkerId,
     worker::{Assignment, DesiredState, Host, Run, notify_path, socket_path},
 };
@@ -38,18 +38,17 @@ impl Driver {
         let worker = &self.settings.worker;
         let resources: Vec<&str> = assignments.iter().map(|a| a.resource.as_str()).collect();
         tracing::info!(worker = name, run, resources = resources.join(" "), "starting worker");
-        let run = Run {
-            id,
-            run,
+        let desired = self.desired(id, None);
+        let job = Job {
             command: worker.command.iter().map(|word| self.filled(word, id, assignments).into()).collect(),
             env: self.variables(id, &name, assignments),
             env_remove: NOT_PASSED_ON.map(str::to_owned).to_vec(),
-            name,
+            what: name,
             warn: warn(self.settings.lease.ttl),
-            desired: self.desired(id, None),
-            folder,
-            shared_folder: self.folder.path().to_owned(),
+            exit_hook: desired.exit_hook.clone(),
+            folder: Some(self.folder.path().to_owned()),
         };
+        let run = Run { id, run, job, folder, desired };
         self.hosts.insert(id, Host::start(&self.keepers, run, self.worker_news.0.clone()));
     }
 
@@ -135,7 +134,10 @@ impl Driver {
         let variables = [
             ("SOLEHOLD_API_KEY", key),
             ("SOLEHOLD_TENANT", server.tenant.clone()),
-            ("SOLEHOLD_CA_CERT", server.ca_file.as_ref().map(|path| path.to_string_lossy().into_owned())),
+            (
+                "SOLEHOLD_CA_CERT",
+                self.settings.ca_file.as_ref().map(|path| path.to_string_lossy().into_owned()),
+            ),
         ];
         let env = variables.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?.into())));
         let servers = transport::server_urls(&server.servers).unwrap_or_default();

@@ -19,7 +19,6 @@ pub fn folder(name: &str) -> Option<PathBuf> {
     Some(own(&mounts, &groups)?.join(name))
 }
 
-/// The folder of our own group.
 fn own(mounts: &str, groups: &str) -> Option<PathBuf> {
     let path = groups.lines().find_map(|line| line.strip_prefix("0::"))?;
     let mount = mounts.lines().find(|line| line.contains(" - cgroup2 "))?;
@@ -47,7 +46,6 @@ pub fn enter(folder: &Path) -> io::Result<()> {
     fs::write(folder.join("cgroup.procs"), "0")
 }
 
-/// Kills everything in a group.
 pub fn kill(folder: &Path) {
     // What cannot be killed this way is killed one by one.
     let _ = fs::write(folder.join("cgroup.kill"), "1");

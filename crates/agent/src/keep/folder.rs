@@ -48,7 +48,6 @@ impl SharedFolder {
         Ok(Self { path: path.to_owned(), lock })
     }
 
-    /// Where it is.
     pub fn path(&self) -> &Path {
         &self.path
     }

@@ -41,23 +41,17 @@ const BETWEEN_PASSES: Duration = Duration::from_millis(5);
 /// A keeper that has reported nothing this long after the kill was due is killed itself.
 const KEEPER_SILENT_MAX_MS: u64 = 2_000;
 
-/// What to run.
 #[derive(Debug)]
 pub struct Job {
     /// The name of the lease, for process lists.
     pub what: String,
-    /// The command and its arguments.
     pub command: Vec<OsString>,
-    /// What is added to its environment.
     pub env: Vec<(String, String)>,
-    /// What is removed from it.
     pub env_remove: Vec<String>,
     /// How long before the deadline it is asked to end if no renewal comes.
     pub warn: Duration,
     /// What the keeper does in the end if this process is gone by then.
     pub exit_hook: ExitHook,
-    /// What it reads, and where its output goes.
-    pub streams: Streams,
     /// A folder of this process for files of the command's, if it has one.
     pub folder: Option<PathBuf>,
 }
@@ -71,7 +65,6 @@ pub enum Streams {
     Own(UnixStream),
 }
 
-/// The status of the lease that a command runs under.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeaseStatus {
     /// How long the command may run.
@@ -91,9 +84,7 @@ pub enum JobEnd {
     Lost(Option<u8>),
     /// It was not started, because the lease was about to run out.
     TooLate,
-    /// The keeper did not start it.
     NotStarted(String),
-    /// The keeper was killed.
     KeeperDied,
 }
 
@@ -104,14 +95,13 @@ pub async fn supervise(
     signals: &mut SignalStream,
 ) -> io::Result<JobEnd> {
     let lasting = status.borrow_and_update().lasting.clone();
-    let mut holder = Holder::start(&Keepers::new()?, job, lasting)?;
+    let mut holder = Holder::start(&Keepers::new()?, job, Streams::Inherited, lasting)?;
     let ended = holder.hold(&mut status, signals).await;
     // However it ended, even by an unexpected error: nothing may be left.
     holder.leave_nothing().await;
     ended
 }
 
-/// A command that is kept.
 #[derive(Debug)]
 pub struct Holder {
     keepers: Keepers,
@@ -136,12 +126,12 @@ pub struct Holder {
 
 impl Holder {
     /// Starts a keeper, which starts the command.
-    pub fn start(keepers: &Keepers, job: Job, lasting: LeaseTerm) -> io::Result<Self> {
+    pub fn start(keepers: &Keepers, job: Job, streams: Streams, lasting: LeaseTerm) -> io::Result<Self> {
         let name = format!("solehold-{}", Uuid::new_v4());
         let parent = job.folder.clone().unwrap_or_else(env::temp_dir);
         let folder = parent.join(&name);
         let cgroup = cgroup::folder(&name);
-        let is_inherited = matches!(job.streams, Streams::Inherited);
+        let is_inherited = matches!(streams, Streams::Inherited);
         let terminal_of = is_inherited.then(|| terminal::ours(stdin())).flatten();
         let stop_at_ms = lasting.stop_at_ms;
         let warn_ms = u64::try_from(job.warn.as_millis()).unwrap_or(u64::MAX);
@@ -185,7 +175,7 @@ impl Holder {
             was_asked: false,
             is_gone: false,
         };
-        if let Err(error) = tell_start(&ours, &job.streams, start) {
+        if let Err(error) = tell_start(&ours, &streams, start) {
             holder.end_keeper();
             return Err(error);
         }

@@ -64,10 +64,26 @@ fn run() -> io::Result<()> {
     let signals = Signals::take()?;
     let holder = UnixStream::from(stdin().as_fd().try_clone_to_owned()?);
     rustix::stdio::dup2_stdin(fs::File::open("/dev/null")?)?;
-    let (command_stdin, socket) = wire::receive_files(&holder)?;
+    let (stdin, socket) = wire::receive_files(&holder)?;
     holder.set_nonblocking(true)?;
-    let mut keeper = Keeper::new(holder, signals, command_stdin, socket)?;
-    (keeper.nice, keeper.has_session) = (nice, has_session);
+    let mut keeper = Keeper {
+        holder,
+        inbox: Some(Inbox::default()),
+        signals,
+        timer: Timer::new()?,
+        plan: Plan::new(u64::MAX, 0),
+        stdin,
+        socket,
+        folder: PathBuf::new(),
+        shared_folder: None,
+        cgroup: None,
+        terminal_of: None,
+        has_session,
+        nice,
+        command: None,
+        was_asked: false,
+        exit_hook: ExitHook::default(),
+    };
     let Some(start) = keeper.first_order()? else { return Ok(()) };
     match keeper.start(&start) {
         Ok(true) => keeper.keep(),
@@ -110,32 +126,6 @@ struct Keeper {
 }
 
 impl Keeper {
-    fn new(
-        holder: UnixStream,
-        signals: Signals,
-        stdin: OwnedFd,
-        socket: Option<OwnedFd>,
-    ) -> io::Result<Self> {
-        Ok(Self {
-            holder,
-            inbox: Some(Inbox::default()),
-            signals,
-            timer: Timer::new()?,
-            plan: Plan::new(u64::MAX, 0),
-            stdin,
-            socket,
-            folder: PathBuf::new(),
-            shared_folder: None,
-            cgroup: None,
-            terminal_of: None,
-            has_session: false,
-            nice: 0,
-            command: None,
-            was_asked: false,
-            exit_hook: ExitHook::default(),
-        })
-    }
-
     /// Waits for the command to start; none when the holder ended first.
     fn first_order(&mut self) -> io::Result<Option<Start>> {
         loop {

@@ -7,7 +7,7 @@ use std::{
     sync::Arc,
 };
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use rustix::process::{Pid, WaitOptions, getpid, set_child_subreaper, waitpid};
 
 use super::proc;
@@ -27,10 +27,9 @@ impl Keepers {
         Ok(Self { known: Arc::new(Mutex::new(before)) })
     }
 
-    /// Starts a keeper.
     pub(super) fn spawn(&self, command: &mut Command) -> io::Result<Child> {
         // Under the lock: a child that is not known yet would be taken for an orphan.
-        let mut known = self.known();
+        let mut known = self.known.lock();
         let child = command.spawn()?;
         known.insert(raw(Pid::from_child(&child)));
         Ok(child)
@@ -38,14 +37,14 @@ impl Keepers {
 
     /// Waits for a keeper that has ended or is about to.
     pub(super) fn wait(&self, keeper: &mut Child) {
-        let mut known = self.known();
+        let mut known = self.known.lock();
         let _ = keeper.wait();
         known.remove(&raw(Pid::from_child(keeper)));
     }
 
     /// Kills what keepers that died have left; true while something of it may still be there.
     pub(super) fn kill_orphans(&self) -> bool {
-        let known = self.known();
+        let known = self.known.lock();
         if !proc::any_below(getpid(), &known) {
             return false;
         }
@@ -57,10 +56,6 @@ impl Keepers {
             }
         }
         true
-    }
-
-    fn known(&self) -> MutexGuard<'_, BTreeSet<i32>> {
-        self.known.lock()
     }
 }
 

@@ -29,7 +29,6 @@ impl Plan {
         Self { deadline_ms, warn_ms, term_at_ms: never, kill_at_ms: never, bound_ms: never, is_ending: false }
     }
 
-    /// The lease was renewed.
     pub fn extend(&mut self, deadline_ms: u64) {
         if !self.is_ending {
             self.deadline_ms = self.deadline_ms.max(deadline_ms);
@@ -58,17 +57,14 @@ impl Plan {
         self.lose(now_ms, now_ms.saturating_add(ABANDONED_GRACE_MS));
     }
 
-    /// SIGTERM was sent.
     pub fn asked(&mut self) {
         self.is_ending = true;
     }
 
-    /// When SIGTERM is due.
     pub fn term_at_ms(&self) -> u64 {
         self.deadline_ms.min(self.bound_ms).saturating_sub(self.warn_ms).min(self.term_at_ms)
     }
 
-    /// When SIGKILL is due.
     pub fn kill_at_ms(&self) -> u64 {
         self.deadline_ms.min(self.bound_ms).min(self.kill_at_ms)
     }

@@ -71,7 +71,6 @@ impl Family {
     }
 }
 
-/// The children of a process.
 pub fn children(pid: Pid) -> Vec<Pid> {
     Family::default().children(pid)
 }
@@ -121,10 +120,8 @@ fn below(root: Pid, except: &BTreeSet<i32>) -> Vec<Found> {
     found
 }
 
-/// What processes use.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// How many there are.
     pub processes: usize,
     /// Processor time so far, in milliseconds; also of those that have ended and were waited for.
     pub cpu_ms: u64,
@@ -132,7 +129,6 @@ pub struct Usage {
     pub rss_bytes: u64,
 }
 
-/// What all below a process use.
 pub fn usage_below(root: Pid) -> Usage {
     let tick_ms = 1_000 / clock_ticks_per_second().max(1);
     let page = page_size() as u64;

@@ -68,7 +68,7 @@ pub fn main(args: Vec<OsString>) -> ! {
     let error = become_command(keeper, place, program, args);
     let why = match error.kind() {
         ErrorKind::NotFound => "there is no such command".to_owned(),
-        ErrorKind::PermissionDenied => "it is not executable".to_owned(),
+        ErrorKind::PermissionDenied => "the file is not executable".to_owned(),
         _ => error.to_string(),
     };
     note(&format!("cannot run {}: {why}", program.display()));

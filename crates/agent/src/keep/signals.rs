@@ -42,7 +42,6 @@ impl Signals {
         Ok(Self(SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?))
     }
 
-    /// Waits for a signal.
     fn wait(&self) -> io::Result<i32> {
         loop {
             if let Some(number) = self.next()? {
@@ -87,7 +86,6 @@ impl SignalStream {
         Ok(Self(receiver))
     }
 
-    /// The number of the next signal.
     pub async fn next(&mut self) -> i32 {
         match self.0.recv().await {
             Some(number) => number,
@@ -113,7 +111,6 @@ pub fn letting_through(signal: SignalName, act: impl FnOnce()) {
     let _ = set.thread_block();
 }
 
-/// Lets every signal through.
 pub fn unblock_all() {
     let _ = SigSet::empty().thread_set_mask();
 }

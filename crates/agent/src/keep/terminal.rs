@@ -18,7 +18,6 @@ pub fn ours(stdin: impl AsFd) -> Option<Pid> {
     is_ours.then_some(group)
 }
 
-/// True if the group has the terminal at `stdin`.
 pub fn is_foreground(stdin: impl AsFd, group: Pid) -> bool {
     tcgetpgrp(stdin).is_ok_and(|foreground| foreground == group)
 }

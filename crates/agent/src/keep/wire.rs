@@ -26,13 +26,10 @@ const LINE_BYTES_MAX: usize = 16 << 20;
 pub enum KeeperOrder {
     /// Start the command; this comes first, and once.
     Start(Box<Start>),
-    /// The lease was renewed.
     Renewed(LeaseTerm),
-    /// Pass this signal on.
     Signal(i32),
     /// One of several leases is lost: everything must end by this time. A later bound, or none, replaces it.
     Bound(Option<u64>),
-    /// Replaces the exit hook.
     #[serde(rename = "farewell")]
     ExitHook(ExitHook),
     /// The lease is lost: SIGTERM now, and SIGKILL at this time or the deadline.
@@ -48,20 +45,15 @@ pub struct LeaseTerm {
     pub variables: Vec<(String, String)>,
 }
 
-/// A command to start.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Start {
-    /// What to execute, and its arguments.
     pub command: Vec<OsString>,
-    /// What is added to the environment.
     pub env: Vec<(String, String)>,
-    /// What is removed from it.
     pub env_remove: Vec<String>,
     /// A folder for the file of variables that change: created at the start, removed at the end.
     pub folder: OsString,
     /// The holder's folder that contains it, if there is one.
     pub shared_folder: Option<OsString>,
-    /// How long it may run.
     pub lasting: LeaseTerm,
     /// How long before the deadline it gets SIGTERM.
     pub warn_ms: u64,
@@ -92,15 +84,12 @@ pub struct ExitHook {
 pub enum Report {
     /// The command runs, under this pid, which is also its process group.
     Started(i32),
-    /// It could not be started.
     NotStarted(String),
     /// It was not started, because it would have to be ended at once.
     TooLate,
-    /// It was stopped by this signal.
     Stopped(i32),
     /// No renewal came: it was asked to end before the deadline.
     Warned,
-    /// It ended, with this code.
     Exited(u8),
     /// Nothing is left of it.
     Gone,
@@ -150,7 +139,6 @@ impl Outbox {
     }
 }
 
-/// Takes lines out of what has come.
 #[derive(Debug, Default)]
 pub struct Inbox {
     bytes: Vec<u8>,
@@ -202,7 +190,6 @@ pub fn send_files(socket: &UnixStream, files: &[BorrowedFd<'_>]) -> io::Result<(
     Ok(())
 }
 
-/// Receives what [`send_files`] sent.
 pub fn receive_files(socket: &UnixStream) -> io::Result<(OwnedFd, Option<OwnedFd>)> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
     let mut message = RecvAncillaryBuffer::new(&mut space);

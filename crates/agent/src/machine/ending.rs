@@ -174,7 +174,7 @@ impl Machine {
                     now,
                     worker,
                     kill_at.since(now),
-                    "it did not finish with a resource in time",
+                    "the worker did not finish with a resource in time",
                 );
             }
         }
@@ -207,7 +207,6 @@ impl Machine {
         }
     }
 
-    /// Whether the order to drain was given.
     pub fn is_draining(&self) -> bool {
         self.drain.is_some()
     }

@@ -43,7 +43,6 @@ use crate::{
 /// The number of a worker: it keeps it through restarts.
 pub type WorkerId = u32;
 
-/// The limits and times that the machine obeys.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Rules {
     /// How many workers run at once.
@@ -52,7 +51,6 @@ pub struct Rules {
     pub per_worker: usize,
     /// How many resources are held at once.
     pub capacity: usize,
-    /// The bounds of a worker's life.
     pub bounds: Bounds,
     /// How long to wait before acquiring a resource again that was refused.
     pub retry: Duration,
@@ -69,18 +67,14 @@ pub struct Rules {
     pub hands_over: bool,
 }
 
-/// A lease that was granted.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Granted {
-    /// Its fencing token.
     pub token: u64,
-    /// Its identity.
     pub lease_id: Uuid,
     /// The state document of the former holder.
     pub state: Option<Value>,
     /// The sequence number under which that was written.
     pub sequence: Option<u64>,
-    /// The configuration of the resource, if there is one.
     pub config: Option<Value>,
     /// Until when no other holder can have it, unless it is renewed before.
     pub trusted_until: BootTime,
@@ -93,71 +87,38 @@ pub enum Input {
     Wanted(BTreeMap<ResourceName, Want>),
     /// The server's assignments. A held resource that they do not name is kept: the server may not know of it yet.
     Assigned {
-        /// To be acquired.
         acquire: BTreeMap<ResourceName, Want>,
         /// Held, as far as the server knows: to be kept until it is lost.
         keep: BTreeSet<ResourceName>,
-        /// To be released.
         release: BTreeSet<ResourceName>,
     },
-    Granted {
-        resource: ResourceName,
-        granted: Granted,
-    },
-    NotGranted {
-        resource: ResourceName,
-        /// It may be free after this time.
-        retry_after: Option<Duration>,
-    },
+    /// A lease was granted.
+    Granted { resource: ResourceName, granted: Granted },
+    /// A lease was not granted; it may be free after this time.
+    NotGranted { resource: ResourceName, retry_after: Option<Duration> },
     /// A lease was granted, and lost before its work began.
-    LostAtGrant {
-        resource: ResourceName,
-        why: String,
-    },
-    /// New deadlines of the session and of each held lease.
-    Renewed {
-        /// For leases granted from now on.
-        session: BootTime,
-        leases: BTreeMap<ResourceName, BootTime>,
-    },
+    LostAtGrant { resource: ResourceName, why: String },
+    /// New deadlines of the session, for leases granted from now on, and of each held lease.
+    Renewed { session: BootTime, leases: BTreeMap<ResourceName, BootTime> },
     /// A lease is lost: the work on it must have ended by `until`, its old deadline.
-    Lost {
-        resource: ResourceName,
-        why: String,
-        until: BootTime,
-    },
-    /// The next holder of a resource requests it, and waits until `until`.
-    Asked {
-        resource: ResourceName,
-        /// The id of the hand-over, which the worker echoes.
-        id: Option<String>,
-        why: String,
-        until: BootTime,
-    },
+    Lost { resource: ResourceName, why: String, until: BootTime },
+    /// The next holder of a resource requests it, and waits until `until`. The worker echoes the id of the hand-over.
+    Asked { resource: ResourceName, id: Option<String>, why: String, until: BootTime },
     /// The next holder no longer waits for a resource.
     CalledOff(ResourceName),
     /// The session holds a lease that it did not acquire, as when an operator handed it over.
     Found(ResourceName),
     /// A lease expired and was reclaimed under another token; its work continued.
-    WonBack {
-        resource: ResourceName,
-        token: u64,
-        lease_id: Uuid,
-    },
+    WonBack { resource: ResourceName, token: u64, lease_id: Uuid },
     /// A release has succeeded, or was given up.
     Released(ResourceName),
     /// The configuration of a resource has changed.
-    Configured {
-        resource: ResourceName,
-        config: Value,
-    },
-    Worker {
-        id: WorkerId,
-        run: u32,
-        news: News,
-    },
+    Configured { resource: ResourceName, config: Value },
+    /// An event of one run of a worker.
+    Worker { id: WorkerId, run: u32, news: News },
     /// Stop acquiring, stop all workers, and finish.
     Drain,
+    /// The configuration has changed.
     Rules(Box<Rules>),
     /// Time has passed.
     Tick,
@@ -177,52 +138,30 @@ pub enum News {
 /// What the driver has to do.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Action {
+    /// Request a lease.
     Acquire(ResourceName),
     /// Request a hand-over from the present holder: a worker is prepared, as far as it can be.
     TakeOver(ResourceName),
     /// Take over a lease that the session holds already.
     Adopt(ResourceName),
-    /// Release a lease: no work is left under it.
-    Release {
-        resource: ResourceName,
-        /// For the next holder.
-        state: Option<Value>,
-        why: String,
-    },
-    /// Write the state document of a resource.
-    WriteState {
-        resource: ResourceName,
-        /// For the next holder.
-        document: Value,
-    },
-    Start {
-        worker: WorkerId,
-        run: u32,
-        assignments: Vec<Assignment>,
-    },
+    /// Release a lease, with the state for the next holder: no work is left under it.
+    Release { resource: ResourceName, state: Option<Value>, why: String },
+    /// Write the state document of a resource, for the next holder.
+    WriteState { resource: ResourceName, document: Value },
+    /// Start a run of a worker.
+    Start { worker: WorkerId, run: u32, assignments: Vec<Assignment> },
     /// Send a message to a worker.
-    Tell {
-        worker: WorkerId,
-        message: ToWorker,
-    },
+    Tell { worker: WorkerId, message: ToWorker },
     /// SIGTERM to a worker, and SIGKILL after the grace.
-    Stop {
-        worker: WorkerId,
-        grace: Duration,
-        why: String,
-    },
+    Stop { worker: WorkerId, grace: Duration, why: String },
     /// Report to the server that workers failed at a resource, so that it prefers other runners for it.
-    Report {
-        resource: ResourceName,
-        why: String,
-    },
+    Report { resource: ResourceName, why: String },
     /// Log a warning.
     Note(String),
     /// The agent can exit.
     Finish,
 }
 
-/// The state of one resource.
 #[derive(Debug, Clone, Default)]
 struct Slot {
     need: Need,
@@ -303,7 +242,6 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// An agent that works on nothing yet.
     pub fn new(rules: Rules, trusted_until: BootTime) -> Self {
         Self {
             rules,
@@ -382,7 +320,7 @@ impl Machine {
         let prepared = slot.prepared.take();
         slot.lease = LeaseState::Held(Holding { granted, prepared, lost: None });
         if self.drain.is_some() || !slot.need.is_some() {
-            return self.release(&resource, None, "it is no longer wanted");
+            return self.release(&resource, None, "the resource is no longer wanted");
         }
         let is_prepared = slot.worker.and_then(|id| self.workers.get(&id)).is_some_and(|w| !w.is_stopping());
         if !is_prepared {
@@ -396,7 +334,7 @@ impl Machine {
         self.leave_worker(resource);
         self.slots.entry(resource.clone()).or_default().lease = LeaseState::Releasing;
         let resource = resource.clone();
-        let why = format!("it was lost before any work began: {why}");
+        let why = format!("the lease was lost before any work began: {why}");
         self.actions.push(Action::Release { resource, state: None, why });
     }
 
@@ -438,7 +376,6 @@ impl Machine {
         self.slots.iter().filter_map(of).collect()
     }
 
-    /// Whether a resource concerns this agent.
     pub fn knows(&self, resource: &ResourceName) -> bool {
         self.slots.contains_key(resource)
     }
@@ -451,13 +388,9 @@ impl Machine {
 
     /// The worker shows the new token from now on: a gate that knows of the grant refuses the old one.
     fn won_back(&mut self, resource: &ResourceName, token: u64, lease_id: Uuid) {
-        let Some(slot) = self.slots.get_mut(resource) else { return };
-        let holding = match &mut slot.lease {
-            LeaseState::Held(holding) => holding,
-            LeaseState::Ending(ending) => &mut ending.holding,
-            LeaseState::None | LeaseState::Preparing(_) | LeaseState::Asked | LeaseState::Releasing => return,
-        };
-        (holding.granted.token, holding.granted.lease_id) = (token, lease_id);
+        if let Some(holding) = self.slots.get_mut(resource).and_then(Slot::holding_mut) {
+            (holding.granted.token, holding.granted.lease_id) = (token, lease_id);
+        }
     }
 
     fn released(&mut self, now: BootTime, resource: &ResourceName) {
@@ -484,13 +417,8 @@ impl Machine {
 
     /// Nothing works on it any more: it is released.
     fn release(&mut self, resource: &ResourceName, last_word: Option<Value>, why: &str) {
-        let Some(slot) = self.slots.get_mut(resource) else { return };
-        if matches!(
-            slot.lease,
-            LeaseState::None | LeaseState::Preparing(_) | LeaseState::Asked | LeaseState::Releasing
-        ) {
-            return;
-        }
+        let slot = self.slots.get_mut(resource).filter(|slot| slot.holding().is_some());
+        let Some(slot) = slot else { return };
         slot.lease = LeaseState::Releasing;
         self.leave_worker(resource);
         let resource = resource.clone();
@@ -522,7 +450,6 @@ impl Machine {
         }
     }
 
-    /// What a worker works on now.
     pub fn assignments(&self, worker: WorkerId) -> Vec<Assignment> {
         let held = self.slots.iter().filter(|(_, slot)| slot.worker == Some(worker));
         let of = |(resource, slot): (&ResourceName, &Slot)| match &slot.lease {

@@ -28,7 +28,7 @@ impl Slot {
         }
     }
 
-    fn holding_mut(&mut self) -> Option<&mut Holding> {
+    pub(super) fn holding_mut(&mut self) -> Option<&mut Holding> {
         match &mut self.lease {
             LeaseState::Held(holding) => Some(holding),
             LeaseState::Ending(ending) => Some(&mut ending.holding),

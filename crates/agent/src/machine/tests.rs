@@ -240,7 +240,7 @@ fn a_crash_is_back_at_once_and_a_loop_goes_elsewhere() {
     let [Action::Note(_), Action::Report { .. }, Action::Release { why, .. }] = given_up.as_slice() else {
         panic!("{given_up:?}")
     };
-    assert_eq!(why, "its worker failed 3 times in a row: it ended with 1");
+    assert_eq!(why, "the worker failed 3 times in a row: the worker exited with code 1");
     assert_eq!(world.machine.failed_resources()["camera/a"], *why);
     world.does(Input::Released(camera("a")));
     assert_eq!(world.after(59, Input::Tick), [], "others may try first");
@@ -254,7 +254,7 @@ fn a_silent_worker_is_restarted() {
     assert_eq!(world.after(59, Input::Tick), []);
     let stopped = world.after(1, Input::Tick);
     assert!(
-        matches!(&stopped[..], [Action::Stop { why, .. }] if why == "it sent no heartbeat for 1m"),
+        matches!(&stopped[..], [Action::Stop { why, .. }] if why == "the worker sent no heartbeat for 1m"),
         "{stopped:?}"
     );
     assert_eq!(world.machine.due(), None, "it is on its way out");

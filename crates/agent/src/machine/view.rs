@@ -13,13 +13,9 @@ const FAILED_SHOWN_MAX: usize = 32;
 /// A worker as others see it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct WorkerView {
-    /// Its number.
     pub worker: WorkerId,
-    /// Where it is in its life.
     pub phase: WorkerPhase,
-    /// How many resources it works on.
     pub resources: usize,
-    /// How often it was started again.
     pub restarts: u64,
     /// Failures in a row.
     pub failures: u32,
@@ -44,18 +40,14 @@ pub enum WorkerPhase {
 /// A resource as others see it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ResourceView {
-    /// As `KIND/KEY`.
     pub resource: String,
     /// The token, while it is held.
     pub token: Option<u64>,
-    /// The worker that works on it.
     pub worker: Option<WorkerId>,
-    /// Where its lease is.
     pub lease: &'static str,
 }
 
 impl Machine {
-    /// All workers.
     pub fn workers(&self) -> Vec<WorkerView> {
         let view = |(id, worker): (&WorkerId, &super::Worker)| WorkerView {
             worker: *id,
@@ -79,7 +71,6 @@ impl Machine {
         failed.map(|(resource, (why, _))| (resource.to_string(), why.clone())).collect()
     }
 
-    /// All resources that concern this agent.
     pub fn resources(&self) -> Vec<ResourceView> {
         let view = |(resource, slot): (&solehold_client::ResourceName, &super::Slot)| {
             let (lease, token) = match &slot.lease {

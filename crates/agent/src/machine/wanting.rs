@@ -79,15 +79,14 @@ impl Machine {
         self.drop_unwanted_preparations();
         let unwanted = |slot: &Slot| !slot.need.is_some() && matches!(slot.lease, LeaseState::Held(_));
         let why = match self.drain {
-            Some(_) => "this runner is being drained, and no other takes it over",
-            None => "it is no longer assigned to this runner",
+            Some(_) => "this runner is being drained, and no other runner takes the resource over",
+            None => "the resource is no longer assigned to this runner",
         };
         for resource in self.those(unwanted) {
             self.end(now, &resource, None, why);
         }
     }
 
-    /// The resources of which this is so.
     pub(super) fn those(&self, is_so: impl Fn(&Slot) -> bool) -> Vec<ResourceName> {
         let of = |(resource, slot): (&ResourceName, &Slot)| is_so(slot).then(|| resource.clone());
         self.slots.iter().filter_map(of).collect()
@@ -103,13 +102,7 @@ impl Machine {
                 && matches!(slot.lease, LeaseState::None)
                 && slot.not_before.is_none_or(|time| now >= time)
         };
-        let due: Vec<ResourceName> = self
-            .slots
-            .iter()
-            .filter(|(_, slot)| is_due(slot))
-            .map(|(resource, _)| resource.clone())
-            .collect();
-        for resource in due.into_iter().take(self.room()) {
+        for resource in self.those(is_due).into_iter().take(self.room()) {
             let Some(slot) = self.slots.get_mut(&resource) else { continue };
             slot.not_before = None;
             if slot.need == Need::Get(Want::Moves) {

@@ -9,13 +9,12 @@ use serde_json::{Map, Value};
 use solehold_client::ResourceName;
 use solehold_clock::BootTime;
 
-use super::{Action, LeaseState, Machine, News, WorkerId};
+use super::{Action, LeaseState, Machine, News, Slot, WorkerId};
 use crate::{
     keep::JobEnd,
-    worker::{Bounds, FromWorker, MessageError, Next, Notice, Supervision, ToWorker},
+    worker::{Bounds, Fault, FromWorker, MessageError, Next, Notice, Supervision, ToWorker},
 };
 
-/// A worker.
 #[derive(Debug)]
 pub(super) struct Worker {
     pub run: u32,
@@ -33,7 +32,6 @@ pub(super) struct Worker {
     is_connected: bool,
 }
 
-/// Where a worker is in its life.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Phase {
     Running,
@@ -54,7 +52,6 @@ impl Worker {
         matches!(self.phase, Phase::Stopping(..))
     }
 
-    /// Whether it can be told something.
     pub fn hears(&self) -> bool {
         self.is_running() && self.is_connected
     }
@@ -125,7 +122,7 @@ impl Machine {
             if worker.hears() {
                 news.iter().for_each(|resource| self.assign(id, resource));
             } else if worker.care.is_ready() && !worker.care.may_speak_yet() && !news.is_empty() {
-                self.stop_worker(now, id, self.rules.bounds.stop, "what it works on has changed");
+                self.stop_worker(now, id, self.rules.bounds.stop, "the worker's assignments have changed");
             }
         }
     }
@@ -168,6 +165,11 @@ impl Machine {
         self.stop(now, id, grace, why, None);
     }
 
+    fn stop_for(&mut self, now: BootTime, id: WorkerId, fault: &Fault) {
+        let why = fault.to_string();
+        self.stop(now, id, self.rules.bounds.stop, &why, Some(why.clone()));
+    }
+
     fn stop(&mut self, now: BootTime, id: WorkerId, grace: Duration, why: &str, fault: Option<String>) {
         let grace = self.drain.map_or(grace, |drain| grace.min(self.workers_until(drain).since(now)));
         let Some(worker) = self.workers.get_mut(&id).filter(|worker| worker.is_running()) else { return };
@@ -204,13 +206,11 @@ impl Machine {
                 Phase::Pausing(_) | Phase::Starved if is_startable => self.start_worker(now, id),
                 Phase::Pausing(_) => worker.phase = Phase::Starved,
                 Phase::Running if is_idle => {
-                    self.stop_worker(now, id, self.rules.bounds.stop, "it has nothing to work on");
+                    self.stop_worker(now, id, self.rules.bounds.stop, "the worker has nothing to work on");
                 }
                 Phase::Running => {
                     if let Some(fault) = worker.care.poll(now, bounds) {
-                        let grace = bounds.stop;
-                        let why = fault.to_string();
-                        self.stop(now, id, grace, &why, Some(why.clone()));
+                        self.stop_for(now, id, &fault);
                     }
                 }
                 Phase::Starved | Phase::Stopping(..) => {}
@@ -277,10 +277,8 @@ impl Machine {
         let Some(resource) = resource.cloned() else {
             return Err(MessageError::NotAssigned(named.unwrap_or_default().to_owned()));
         };
-        let holding = match self.slots.get_mut(&resource).map(|slot| &mut slot.lease) {
-            Some(LeaseState::Held(holding)) => holding,
-            Some(LeaseState::Ending(ending)) => &mut ending.holding,
-            _ => return Err(MessageError::NotHeld(resource)),
+        let Some(holding) = self.slots.get_mut(&resource).and_then(Slot::holding_mut) else {
+            return Err(MessageError::NotHeld(resource));
         };
         holding.granted.state = Some(document.clone());
         self.actions.push(Action::WriteState { resource, document });
@@ -295,10 +293,7 @@ impl Machine {
             Notice::Watchdog => worker.care.beat(now),
             Notice::Stopping => worker.care.stopping(),
             Notice::Extend(by) => worker.care.extend(now, by),
-            Notice::Trigger => {
-                let why = "it requested a restart";
-                self.stop(now, id, self.rules.bounds.stop, why, Some(why.to_owned()));
-            }
+            Notice::Trigger => self.stop_for(now, id, &Fault::Asked),
         }
     }
 
@@ -320,9 +315,9 @@ impl Machine {
             (Phase::Stopping(fault, _), _) => fault,
             // Its time ran out, or it was too late to start it: nobody's fault.
             (_, JobEnd::Lost(_) | JobEnd::TooLate) => None,
-            (_, JobEnd::Exited(code)) => Some(format!("it ended with {code}")),
-            (_, JobEnd::NotStarted(why)) => Some(format!("it could not be started: {why}")),
-            (_, JobEnd::KeeperDied) => Some("its keeper was killed".to_owned()),
+            (_, JobEnd::Exited(code)) => Some(format!("the worker exited with code {code}")),
+            (_, JobEnd::NotStarted(why)) => Some(format!("the worker could not be started: {why}")),
+            (_, JobEnd::KeeperDied) => Some("the worker's keeper was killed".to_owned()),
         };
         if let Some(fault) = fault {
             self.failed(now, unit, id, &fault);
@@ -336,9 +331,8 @@ impl Machine {
                 worker.phase = Phase::Pausing(at);
                 let after =
                     humantime::format_duration(Duration::from_millis(at.since(now).as_millis() as u64));
-                self.actions.push(Action::Note(format!(
-                    "worker {id} failed: {fault}; it is started again in {after}"
-                )));
+                self.actions
+                    .push(Action::Note(format!("worker {id} failed: {fault}; restarting in {after}")));
             }
             Next::GiveUp(failures) => self.give_up(now, id, failures, fault),
         }
@@ -347,9 +341,8 @@ impl Machine {
     /// Another runner should try.
     fn give_up(&mut self, now: BootTime, id: WorkerId, failures: u32, fault: &str) {
         let Some(worker) = self.workers.get(&id) else { return };
-        let why = format!("its worker failed {failures} times in a row: {fault}");
-        self.actions
-            .push(Action::Note(format!("worker {id} is given up, and its leases are released: {why}")));
+        let why = format!("the worker failed {failures} times in a row: {fault}");
+        self.actions.push(Action::Note(format!("giving up worker {id} and releasing its leases: {why}")));
         for resource in worker.resources.clone() {
             // What is still being asked for goes to another worker, if it is granted.
             if self.slots.get(&resource).is_none_or(|slot| slot.holding().is_none()) {

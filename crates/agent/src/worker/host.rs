@@ -1,7 +1,6 @@
 //! One run of a worker: its keeper, its sockets and its output, in one task.
 
 use std::{
-    ffi::OsString,
     fs, io,
     os::unix::net::UnixStream as StdStream,
     path::{Path, PathBuf},
@@ -36,27 +35,13 @@ const OUTPUT_WAIT: Duration = Duration::from_secs(1);
 /// The number of the connection that the worker has inherited.
 const INHERITED: u64 = 0;
 
-/// A run of a worker.
 #[derive(Debug)]
 pub struct Run {
-    /// Which worker.
     pub id: WorkerId,
-    /// Which run of it.
     pub run: u32,
-    /// What its output is logged under.
-    pub name: String,
-    /// The command and its arguments.
-    pub command: Vec<OsString>,
-    /// What is added to its environment.
-    pub env: Vec<(String, String)>,
-    /// What is removed from it.
-    pub env_remove: Vec<String>,
+    pub job: Job,
     /// A folder of its own, for its sockets.
     pub folder: PathBuf,
-    /// The folder of the agent's that it is in.
-    pub shared_folder: PathBuf,
-    /// How long before the deadline it gets SIGTERM if no renewal came.
-    pub warn: Duration,
     /// At its start.
     pub desired: DesiredState,
 }
@@ -74,10 +59,8 @@ pub struct DesiredState {
     pub stop: Option<Duration>,
 }
 
-/// The agent's handle on a run.
 #[derive(Debug)]
 pub struct Host {
-    /// The number of the run.
     pub run: u32,
     /// Changed by the driver, followed by the run's task.
     pub desired: watch::Sender<DesiredState>,
@@ -115,7 +98,6 @@ impl Host {
     }
 }
 
-/// The sockets of a worker.
 struct Sockets {
     listener: UnixListener,
     notify: UnixDatagram,
@@ -192,12 +174,10 @@ impl Sockets {
     }
 }
 
-/// Where the worker connects.
 pub fn socket_path(folder: &Path) -> PathBuf {
     folder.join("socket")
 }
 
-/// Where the worker notifies.
 pub fn notify_path(folder: &Path) -> PathBuf {
     folder.join("notify")
 }
@@ -213,19 +193,10 @@ async fn host(
     let (ours, theirs) = StdStream::pair()?;
     let mut sockets = Sockets::open(&run.folder, ours)?;
     let mut desired = run.desired;
-    let job = Job {
-        what: run.name.clone(),
-        command: run.command,
-        env: run.env,
-        env_remove: run.env_remove,
-        warn: run.warn,
-        exit_hook: desired.exit_hook.clone(),
-        streams: Streams::Own(theirs),
-        folder: Some(run.shared_folder),
-    };
-    let mut holder = Holder::start(keepers, job, desired.term.clone())?;
+    let name = run.job.what.clone();
+    let mut holder = Holder::start(keepers, run.job, Streams::Own(theirs), desired.term.clone())?;
     tell_keeper.send_replace(Some(holder.keeper()));
-    let outputs = drain_output(&mut holder, &run.name)?;
+    let outputs = drain_output(&mut holder, &name)?;
     let ended = loop {
         tokio::select! {
             ended = holder.ended() => match ended {
@@ -245,7 +216,7 @@ async fn host(
             }
             Some(message) = messages.recv() => {
                 if !sockets.link().tell(&message) {
-                    tracing::warn!(worker = run.name, "worker is not reading its socket; message dropped");
+                    tracing::warn!(worker = name, "worker is not reading its socket; message dropped");
                 }
             }
             all = sockets.next() => {

@@ -13,7 +13,6 @@ use tokio::{
 
 use super::protocol::{self, FromWorker, Lines, MessageError, ToWorker};
 
-/// Messages that wait to be read by the worker.
 const UNREAD_MAX: usize = 256;
 /// Messages of the worker's that wait to be taken up; then its writes block.
 pub const HEARD_MAX: usize = 64;

@@ -3,12 +3,10 @@
 
 use std::time::Duration;
 
-/// The largest datagram that is read.
 pub const DATAGRAM_BYTES_MAX: usize = 4 << 10;
 /// The longest time by which a program may extend its own deadline at once.
 const EXTENSION_MAX: Duration = Duration::from_secs(600);
 
-/// What a program told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Notice {
     /// `READY=1`: it has started.

@@ -7,7 +7,6 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 /// The longest line that is logged whole; a longer one is cut into several.
 const LINE_BYTES_MAX: usize = 8 << 10;
 
-/// Logs what comes until the end.
 pub async fn drain(mut from: impl AsyncRead + Unpin, worker: String, stream: &'static str) {
     let mut lines = Cutter::default();
     let mut piece = [0; 4096];

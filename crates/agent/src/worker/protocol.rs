@@ -26,7 +26,7 @@ pub enum MessageError {
     ResourceMissing,
     #[error("state: this worker does not work on {0}")]
     NotAssigned(String),
-    #[error("state: {0} is not held any more")]
+    #[error("state: {0} is no longer held")]
     NotHeld(ResourceName),
     #[error("drained: no revoke with the id {0:?} is open")]
     NoRevoke(String),
@@ -50,14 +50,12 @@ pub struct Assignment {
     pub state: Option<Value>,
     /// The sequence number under which that was written.
     pub sequence: Option<u64>,
-    /// The configuration of the resource, if there is one.
     pub config: Option<Value>,
     /// Until when no other holder works on it, in milliseconds of `CLOCK_BOOTTIME`. It moves with every renewal; the
     /// file that `SOLEHOLD_LEASE_FILE` names always has the last one.
     pub deadline_boottime_ms: u64,
 }
 
-/// To the worker.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum ToWorker {
@@ -67,51 +65,35 @@ pub enum ToWorker {
     Prepare {
         /// To be echoed.
         id: String,
-        /// As `KIND/KEY`.
         resource: String,
         /// The last state document that is known; the final one comes with `assign`.
         state: Option<Value>,
-        /// The configuration of the resource, if there is one.
         config: Option<Value>,
         /// When it is given up, in milliseconds of `CLOCK_BOOTTIME`.
         deadline_boottime_ms: u64,
     },
     /// Finish the work on this, and say `drained`.
     Revoke {
-        /// To be echoed.
         id: String,
-        /// As `KIND/KEY`.
         resource: String,
         /// For people.
         reason: String,
         /// When the worker is ended otherwise, in milliseconds of `CLOCK_BOOTTIME`.
         deadline_boottime_ms: u64,
     },
-    /// The configuration of a resource has changed.
-    Config {
-        /// As `KIND/KEY`.
-        resource: String,
-        /// All of it.
-        config: Value,
-    },
+    /// The configuration of a resource has changed: all of it.
+    Config { resource: String, config: Value },
     /// What the worker said was not understood, and nothing was done.
-    Error {
-        /// What was wrong, and what would be right.
-        message: String,
-    },
+    Error { message: String },
 }
 
-/// From the worker.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
 pub enum FromWorker {
     /// It has started, and works on what it is assigned.
     Ready {},
-    /// It could take over at once.
-    Prepared {
-        /// Of the `prepare`.
-        id: String,
-    },
+    /// It could take over at once; with the id of the `prepare`.
+    Prepared { id: String },
     /// It is alive.
     Heartbeat {
         /// Any numbers and texts about itself.
@@ -139,7 +121,6 @@ pub enum FromWorker {
     },
 }
 
-/// Reads a line from a worker.
 pub fn read(line: &[u8]) -> Result<FromWorker, MessageError> {
     let shown = || {
         let text: String = String::from_utf8_lossy(line).trim().chars().take(SHOWN_CHARS_MAX).collect();
@@ -165,7 +146,6 @@ pub fn read_in_pieces(bytes: &[u8], size: usize) -> Vec<Option<FromWorker>> {
     messages
 }
 
-/// A line for a worker.
 pub fn line(message: &ToWorker) -> Vec<u8> {
     let mut line = serde_json::to_vec(message).expect("plain documents can be written");
     line.push(b'\n');
@@ -181,7 +161,6 @@ pub struct Lines {
 }
 
 impl Lines {
-    /// Appends received bytes.
     pub fn push(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
     }

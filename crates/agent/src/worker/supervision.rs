@@ -26,10 +26,8 @@ pub enum Protocol {
     None,
 }
 
-/// The bounds of a worker's life.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Bounds {
-    /// Whether it speaks.
     pub protocol: Protocol,
     /// How long it may take to be ready.
     pub startup: Duration,
@@ -49,13 +47,13 @@ pub struct Bounds {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
     /// It speaks, and was not ready in time.
-    #[error("it was not ready within {}", humantime::format_duration(*.0))]
+    #[error("the worker was not ready within {}", humantime::format_duration(*.0))]
     NotReady(Duration),
     /// No heartbeat came in time.
-    #[error("it sent no heartbeat for {}", humantime::format_duration(*.0))]
+    #[error("the worker sent no heartbeat for {}", humantime::format_duration(*.0))]
     Silent(Duration),
     /// It asked for it.
-    #[error("it requested a restart")]
+    #[error("the worker requested a restart")]
     Asked,
 }
 
@@ -78,8 +76,6 @@ pub struct Supervision {
     is_assumed: bool,
     /// It is silent, and the time within which those that speak must begin to is not over.
     may_speak_yet: bool,
-    /// It has connected to the socket, or notified.
-    speaks: bool,
     /// None while no heartbeat is expected.
     silent_since: Option<BootTime>,
     /// Failures in a row.
@@ -95,7 +91,6 @@ impl Supervision {
             is_ready: false,
             is_assumed: false,
             may_speak_yet: false,
-            speaks: false,
             silent_since: None,
             failures: 0,
         };
@@ -103,19 +98,17 @@ impl Supervision {
         new
     }
 
-    /// It is started again.
     pub fn start(&mut self, now: BootTime, bounds: &Bounds) {
         self.started_at = now;
         self.startup_until = now.plus(bounds.startup);
         self.is_ready = bounds.protocol != Protocol::Required;
         let may_speak = bounds.protocol == Protocol::Auto;
-        (self.is_assumed, self.may_speak_yet, self.speaks) = (may_speak, may_speak, false);
+        (self.is_assumed, self.may_speak_yet) = (may_speak, may_speak);
         self.silent_since = None;
     }
 
     /// It has connected to the socket, or notified. One that was taken for a plain process until now begins to start.
     pub fn spoke(&mut self, now: BootTime, bounds: &Bounds) {
-        self.speaks = true;
         if std::mem::take(&mut self.is_assumed) {
             self.is_ready = false;
             if !std::mem::take(&mut self.may_speak_yet) {
@@ -129,15 +122,10 @@ impl Supervision {
         self.may_speak_yet
     }
 
-    /// Whether it speaks.
-    pub fn speaks(&self) -> bool {
-        self.speaks
-    }
-
     /// It says that it is ready. From now on heartbeats are expected, if it speaks by the socket.
     pub fn ready(&mut self, now: BootTime, will_beat: bool) {
-        (self.is_ready, self.is_assumed, self.speaks) = (true, false, true);
-        self.may_speak_yet = false;
+        self.is_ready = true;
+        (self.is_assumed, self.may_speak_yet) = (false, false);
         if will_beat {
             self.silent_since = Some(now);
         }
@@ -169,7 +157,6 @@ impl Supervision {
         self.is_ready = true;
     }
 
-    /// What is wrong with it now.
     pub fn poll(&mut self, now: BootTime, bounds: &Bounds) -> Option<Fault> {
         if now >= self.startup_until {
             self.may_speak_yet = false;
@@ -201,7 +188,6 @@ impl Supervision {
         }
     }
 
-    /// How often it has failed in a row.
     pub fn failures(&self) -> u32 {
         self.failures
     }

@@ -5,7 +5,7 @@ use std::{ffi::OsString, time::Duration};
 use clap::Args;
 use nix::sys::signal::Signal as SignalName;
 use rustix::process::getpid;
-use solehold_agent::keep::{self, ExitHook, Job, JobEnd, SignalStream, Streams};
+use solehold_agent::keep::{self, ExitHook, Job, JobEnd, SignalStream};
 use solehold_api::problem::ErrorCode;
 use solehold_client::{LOCK_KIND, Lost, Policy};
 use solehold_core::key::{Name, SessionId};
@@ -149,7 +149,6 @@ async fn hold_and_run(resource: ResourceArg, args: HoldArgs, server: &ServerArgs
             servers: server.urls()?.iter().map(ToString::to_string).collect(),
             env: server.variables(),
         },
-        streams: Streams::Inherited,
         folder: None,
     };
     let tenure = Tenure::new(terms, session, guard);

@@ -5,8 +5,8 @@ use std::{path::PathBuf, time::Duration};
 use clap::{Args, Subcommand};
 use solehold_api::problem::ErrorCode;
 use solehold_orchestrator::{
-    self as orchestrator, BegunAnew, Drained, ExportedMarks, Flags, ImportedMarks, MarkOrders, RunError,
-    SkippedKey,
+    self as orchestrator, BegunAnew, ExportedMarks, Flags, ImportedMarks, MarkOrders, RemainingWork,
+    RunError, SkippedKey,
 };
 
 use super::ending_signals;
@@ -198,11 +198,11 @@ fn show_export(exported: &ExportedMarks, global: &GlobalArgs) -> CommandResult {
     })
 }
 
-fn show_drain(drained: &Drained, global: &GlobalArgs) -> CommandResult {
+fn show_drain(left: &RemainingWork, global: &GlobalArgs) -> CommandResult {
     if global.json {
-        return output::json(drained);
+        return output::json(left);
     }
-    let Drained { running, unsent, letters } = drained;
+    let RemainingWork { running, unsent, letters } = left;
     output::line(format!(
         "jobs running: {running}; messages to send: {unsent}; unresolved letters: {letters}"
     ))

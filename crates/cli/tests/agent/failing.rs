@@ -27,7 +27,7 @@ async fn a_crashed_worker_is_back_at_once_with_its_lease() -> Result<()> {
     let began = Instant::now();
     wait_for("the next run", SOON, async || agent.logged("token=") == 2).await?;
     assert!(began.elapsed() < Duration::from_secs(10), "no pause before the first restart");
-    agent.logs("it ended with 3; it is started again in 0s").await?;
+    agent.logs("the worker exited with code 3; restarting in 0s").await?;
     let logs = agent.program().logs();
     let tokens: Vec<_> =
         logs.lines().filter_map(|line| line.split_once("token=")).map(|(_, token)| token).collect();
@@ -41,7 +41,7 @@ async fn a_crash_loop_goes_to_another_runner_with_the_reason() -> Result<()> {
     let server = server().start().await?;
     let restart = "  restart: {first_seconds: 0.05, cap_seconds: 0.1, burst: 3}\n";
     let broken = Agent::start(&server, "broken", ONE, &format!("{}{restart}", script("exit 9"))).await?;
-    broken.logs("its worker failed 3 times in a row: it ended with 9").await?;
+    broken.logs("the worker failed 3 times in a row: the worker exited with code 9").await?;
     let good = Agent::start(&server, "good", ONE, &script("sleep 600")).await?;
     held_by(&server, "job/a", "good").await?;
     good.runs("sleep", 1).await?;
@@ -58,7 +58,7 @@ async fn one_bad_resource_stops_nothing_else() -> Result<()> {
     let restart = "  restart: {first_seconds: 0.05, cap_seconds: 0.1, burst: 3}\n";
     let top = "resources: [job/bad, job/c, job/d]\nmax_resources_per_worker: 1";
     let agent = Agent::start(&server, "first", top, &format!("{worker}{restart}")).await?;
-    agent.logs("is given up").await?;
+    agent.logs("giving up worker").await?;
     agent.runs("sleep", 2).await?;
     agent.drained().await?;
     Ok(())
@@ -69,7 +69,7 @@ async fn a_worker_without_heartbeats_is_restarted() -> Result<()> {
     let server = server().start().await?;
     let worker = format!("{}  watchdog_seconds: 0.5\n", python("say(type='ready')\ntime.sleep(600)"));
     let agent = Agent::start(&server, "first", ONE, &worker).await?;
-    agent.logs("it sent no heartbeat for 500ms").await?;
+    agent.logs("the worker sent no heartbeat for 500ms").await?;
     wait_for("another run", SOON, async || agent.logged("starting worker") >= 2).await?;
     agent.drained().await?;
     Ok(())
@@ -86,7 +86,7 @@ async fn a_worker_that_is_not_ready_in_time_has_failed() -> Result<()> {
         ("required", format!("{}  protocol: required\n", script("sleep 600"))),
     ] {
         let agent = Agent::start(&server, name, ONE, &format!("{worker}{restart}")).await?;
-        agent.logs("its worker failed 2 times in a row: it was not ready within 300ms").await?;
+        agent.logs("the worker failed 2 times in a row: the worker was not ready within 300ms").await?;
         agent.drained().await?;
     }
     Ok(())

@@ -163,7 +163,7 @@ async fn an_outage_of_a_ttl_is_no_failure_of_the_workers() -> Result<()> {
     agent.logs("the lease is lost").await?;
     network.restore().await?;
     agent.runs("sleep", 2).await?;
-    assert_eq!((agent.logged(" failed: "), agent.logged("given up")), (0, 0), "{}", agent.program().logs());
+    assert_eq!((agent.logged(" failed: "), agent.logged("giving up")), (0, 0), "{}", agent.program().logs());
     agent.drained().await?;
     Ok(())
 }

@@ -33,7 +33,7 @@ while True:
     let http = Arc::new(Http::to(server.url())?);
     let next = ClientSession::open(http, SessionConfig::new("next")).await?;
     let guard = next.take_over("job", "a", Duration::from_secs(30)).await?.context("it is handed over")?;
-    agent.logs("asked: it is handed over to next").await?;
+    agent.logs("asked: the resource is handed over to next").await?;
     assert_eq!(guard.state(), Some(json!({"frame": 42})));
     let events = crate::common::ask(&server, "lease history job/a --json").await?.good()?;
     assert!(!events.contains("lease_expired"), "{events}");

@@ -116,7 +116,7 @@ async fn programs_written_for_systemd_report_readiness_unmodified() -> Result<()
     )
     .await?;
     agent.logs("usec 2000000").await?;
-    agent.logs("it sent no heartbeat for 2s").await?;
+    agent.logs("the worker sent no heartbeat for 2s").await?;
     agent.drained().await?;
     Ok(())
 }

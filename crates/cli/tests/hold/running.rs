@@ -20,7 +20,7 @@ async fn the_commands_code_is_returned_and_the_lease_released_at_once() -> Resul
         (&["sh", "-c", "kill -9 $$"], 137, ""),
         (&["sh", "-c", "kill -TERM $$"], 143, ""),
         (&["no-such-command-anywhere"], 127, "cannot run no-such-command-anywhere: there is no such command"),
-        (&["/etc/passwd"], 126, "cannot run /etc/passwd: it is not executable"),
+        (&["/etc/passwd"], 126, "cannot run /etc/passwd: the file is not executable"),
     ];
     for (command, code, said) in cases {
         // Without waiting: the one before has let go when it ends.

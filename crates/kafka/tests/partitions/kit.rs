@@ -406,5 +406,5 @@ pub async fn be_child() {
     terminated.recv().await;
     let metrics = running.metrics.clone();
     let ended = running.end().await;
-    println!("consumer ended: {ended:?}, {:?}", metrics.disruptions());
+    println!("consumer ended: {ended:?}, {metrics:?}");
 }

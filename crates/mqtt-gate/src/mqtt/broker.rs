@@ -22,13 +22,11 @@ const BATCH_MAX: usize = 128;
 /// the URL: it may have a password in it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BrokerSettingError {
-    /// The URL cannot be parsed.
     #[error("is not a URL ({0}); {EXAMPLE}")]
     NotUrl(String),
     /// The URL is neither `mqtt` nor `mqtts`.
     #[error("is a URL of the scheme {0:?}; {EXAMPLE}")]
     Scheme(String),
-    /// The URL has no host.
     #[error("names no host; {EXAMPLE}")]
     NoHost,
     /// A password was given, and the URL has no user.
@@ -41,7 +39,6 @@ pub enum BrokerSettingError {
 
 const EXAMPLE: &str = "write mqtt://HOST or mqtts://USER:PASSWORD@HOST:PORT";
 
-/// The broker of a gate.
 #[derive(Clone)]
 pub struct Broker {
     url: Url,
@@ -132,13 +129,11 @@ impl fmt::Debug for Broker {
     }
 }
 
-/// Why a connection failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BrokerError {
     /// It could not be opened, or has ended.
     #[error("{0}")]
     Lost(String),
-    /// The broker did not answer.
     #[error("the broker did not answer within {0:?}")]
     Silent(Duration),
     /// The broker does not let the gate read.
@@ -157,10 +152,7 @@ pub enum BrokerError {
         "the broker sent {messages} messages without an acknowledgement, which is more than the gate may hold; it will \
          redeliver them. Lower max_inflight_messages so that it sends fewer at once"
     )]
-    Overfull {
-        /// The number of unacknowledged messages.
-        messages: usize,
-    },
+    Overfull { messages: usize },
 }
 
 impl From<rumqttc::ConnectionError> for BrokerError {

@@ -17,10 +17,8 @@ pub const IN_FLIGHT_TRIED: usize = 1_000;
 pub const QUEUED_TRIED: usize = 3_000;
 /// A broker that sends nothing for this long has nothing more to send.
 const QUIET: Duration = Duration::from_secs(1);
-/// How long one step may take.
 const STEP_WITHIN: Duration = Duration::from_secs(120);
 
-/// The result of the measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Findings {
     /// Messages that it sends before one is acknowledged, of [`IN_FLIGHT_TRIED`].

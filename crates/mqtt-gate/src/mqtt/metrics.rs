@@ -24,7 +24,6 @@ struct OfReason {
     reason: &'static str,
 }
 
-/// The status of a shard.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ShardStatus {
     /// This gate waits for its lease.
@@ -35,7 +34,6 @@ pub enum ShardStatus {
     Down(String),
 }
 
-/// The metrics of a gate.
 #[derive(Debug, Default)]
 pub struct GateMetrics {
     registry: Mutex<Registry>,
@@ -54,7 +52,6 @@ pub struct GateMetrics {
 }
 
 impl GateMetrics {
-    /// Registers all metrics.
     pub fn new() -> Self {
         let metrics = Self::default();
         let mut registry = Registry::with_prefix("solehold_gate");

@@ -44,14 +44,11 @@ const LINE_WAIT: Duration = Duration::from_secs(600);
 /// After a failure of the server.
 const RETRY: Backoff = Backoff { first: Duration::from_millis(200), cap: Duration::from_secs(2) };
 
-/// The configuration of a gate.
 #[derive(Debug, Clone)]
 pub struct GateConfig {
     /// Of publishers and subscribers alike.
     pub broker: Broker,
-    /// The topics to read.
     pub patterns: Vec<Pattern>,
-    /// The tenant of the resources.
     pub tenant: Name,
     /// The kinds of the resources; the first one where topics do not name it.
     pub kinds: Vec<Name>,
@@ -65,7 +62,6 @@ pub struct GateConfig {
     pub message_bytes_max: usize,
     /// The most bytes of payloads that a shard may hold.
     pub held_bytes_max: usize,
-    /// All shards.
     pub shards: Shards,
     /// The most shards that this gate may hold.
     pub hold: u32,
@@ -119,10 +115,8 @@ impl GateConfig {
     }
 }
 
-/// Why a configuration is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum GateConfigError {
-    /// There is nothing to read.
     #[error("there are no topics to read")]
     NoTopics,
     /// There are several kinds, and this pattern does not name one.
@@ -144,7 +138,6 @@ pub enum GateConfigError {
 /// Why a gate ended before it was stopped.
 #[derive(Debug, thiserror::Error)]
 pub enum GateError {
-    /// It could not open a session.
     #[error(transparent)]
     Open(#[from] OpenError),
     /// Another program opened a session under its name.
@@ -153,7 +146,6 @@ pub enum GateError {
     /// It is not allowed to hold its shards.
     #[error("the shards cannot be acquired: {0}")]
     Acquire(AcquireError),
-    /// Health and metrics cannot be served.
     #[error("cannot listen on {0}: {1}")]
     Listen(SocketAddr, std::io::Error),
 }

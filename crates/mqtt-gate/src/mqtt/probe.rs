@@ -10,7 +10,6 @@ use tokio::time::timeout;
 
 use super::broker::{Broker, BrokerError};
 
-/// How long the broker may take.
 const WITHIN: Duration = Duration::from_secs(10);
 
 /// Publishes to a topic and waits for it to come back.

@@ -87,7 +87,7 @@ impl Batch<'_> {
             command: Ok(command.clone()),
         };
         let marks: Vec<Mark> = self.mark(&arrival).into_iter().collect();
-        self.store.inbox().unmark(self.client, &marks).await?;
+        self.store.inbox.unmark(self.client, &marks).await?;
         self.tally.returned += 1;
         self.keep(arrival, DeadLetterState::Dead, reason).await
     }

@@ -41,15 +41,12 @@ pub struct Tally {
     pub commands: u64,
     /// Commands that had taken effect before.
     pub duplicates: u64,
-    /// Commands that became dead letters.
     pub dead: u64,
-    /// Commands that were parked behind a dead letter.
     pub parked: u64,
     /// Forwarded commands that came back as dead letters.
     pub returned: u64,
     /// Mail whose job no longer exists: the job, and the name of the mail.
     pub without_job: Vec<(String, String)>,
-    /// Partitions that have new mail.
     pub mailed: Vec<i32>,
     /// Jobs that ended, and how long they took in milliseconds.
     pub finished: Vec<(JobState, i64)>,
@@ -59,7 +56,6 @@ pub struct Tally {
 #[derive(Debug, Clone)]
 pub(crate) struct Arrival {
     pub position: i64,
-    /// The key of its message.
     pub key: String,
     pub payload: Option<Vec<u8>>,
     /// Distinguishes it from another message at its position.
@@ -70,7 +66,6 @@ pub(crate) struct Arrival {
     pub command: Result<Command, String>,
 }
 
-/// The outcome of a command.
 enum Verdict {
     Taken,
     Duplicate,
@@ -84,20 +79,15 @@ struct Entry {
     partition: i32,
 }
 
-/// What is published besides tasks.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Outlets {
-    pub events: bool,
-    pub dead_letters: bool,
-}
-
 /// The configuration that commands are applied with.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Rules<'a> {
     pub mapping: &'a Mapping,
-    /// The stages of new jobs.
     pub pipeline: &'a Arc<Pipeline>,
-    pub outlets: Outlets,
+    /// Whether events are published.
+    pub has_events: bool,
+    /// Whether copies of dead letters are published.
+    pub has_dead_letters: bool,
 }
 
 /// The changes of one transaction, until they are written.
@@ -151,7 +141,7 @@ impl<'a> Batch<'a> {
         if let Some(generation) = self.generation {
             return Ok(generation);
         }
-        let read = self.store.partitions().generation(self.client, &self.tenure.partition).await?;
+        let read = self.store.partitions.generation(self.client, &self.tenure.partition).await?;
         Ok(*self.generation.insert(read))
     }
 
@@ -191,7 +181,7 @@ impl<'a> Batch<'a> {
         }
         entry.now = Some(job);
         for effect in decided.effects {
-            self.outbox.extend(self.rules.outlets.row(id, effect));
+            self.outbox.extend(self.rules.row(id, effect));
         }
         Ok(())
     }
@@ -254,7 +244,7 @@ impl<'a> Batch<'a> {
             letter.is_some_and(|letter| !letter.is_of(arrival.digest, arrival.payload.as_deref()))
         };
         if let Some(other) = arrivals.iter().find(is_other) {
-            let generation = self.store.partitions().raise_generation(self.client, self.tenure).await?;
+            let generation = self.store.partitions.raise_generation(self.client, self.tenure).await?;
             let partition = self.partition();
             let offset = other.position;
             tracing::warn!(
@@ -274,7 +264,7 @@ impl<'a> Batch<'a> {
 
     /// The positions of commands whose marks are in the inbox.
     async fn seen(&self, marks: &[Mark]) -> Result<HashSet<i64>, Error> {
-        let met = self.store.inbox().look_for(self.client, marks).await?;
+        let met = self.store.inbox.look_for(self.client, marks).await?;
         let seen = marks.iter().zip(met).filter(|(_, met)| *met == Marked::Seen);
         Ok(seen.map(|(mark, _)| mark.position).collect())
     }
@@ -300,7 +290,7 @@ impl<'a> Batch<'a> {
             positions.extend(of.iter().map(|_| arrival.position));
             names.extend(of);
         }
-        let found = self.store.inbox().imported(self.client, IMPORTED, &names).await?;
+        let found = self.store.inbox.imported(self.client, IMPORTED, &names).await?;
         Ok(found.into_iter().map(|place| positions[place]).collect())
     }
 
@@ -321,7 +311,7 @@ impl<'a> Batch<'a> {
                 reasons.push(reason);
             }
         }
-        for place in self.store.inbox().imported(self.client, IMPORTED, &names).await? {
+        for place in self.store.inbox.imported(self.client, IMPORTED, &names).await? {
             reasons[place].push_str(
                 ". The former system has the job, by an imported mark: send the command there, and discard this letter",
             );
@@ -384,7 +374,7 @@ impl<'a> Batch<'a> {
         seen.extend(self.seen_by_import(arrivals).await?);
         let others = arrivals.iter().filter(|arrival| !seen.contains(&arrival.position));
         let marks: Vec<Mark> = others.filter_map(|arrival| self.mark(arrival)).collect();
-        let met = self.store.inbox().mark_all(self.client, &marks).await?;
+        let met = self.store.inbox.mark_all(self.client, &marks).await?;
         let mut met: HashMap<i64, Marked> = marks.iter().map(|mark| mark.position).zip(met).collect();
         met.extend(seen.into_iter().map(|position| (position, Marked::Seen)));
         let is_new = |arrival: &&Arrival| met.get(&arrival.position) == Some(&Marked::New);
@@ -414,7 +404,7 @@ impl<'a> Batch<'a> {
             }
             verdicts.push(verdict);
         }
-        self.store.inbox().unmark(self.client, &rejected).await?;
+        self.store.inbox.unmark(self.client, &rejected).await?;
         self.explain_unknown_jobs(arrivals, &mut verdicts).await?;
         Ok(verdicts)
     }
@@ -458,7 +448,6 @@ impl<'a> Batch<'a> {
         job.and_then(|job| command.mismatch(job)).map(Rejection)
     }
 
-    /// Applies a command to its job.
     fn carry_out(&mut self, command: &Command) -> Result<(), Rejection> {
         if let Some(rejection) = self.mismatch(command) {
             return Err(rejection);
@@ -469,7 +458,7 @@ impl<'a> Batch<'a> {
     }
 
     fn copy_dead_letter(&mut self, key: &str, DeadLetterId { position, generation, .. }: DeadLetterId) {
-        if self.rules.outlets.dead_letters {
+        if self.rules.has_dead_letters {
             let kind = OutboxKind::DeadLetter { position, generation };
             self.outbox.push(OutboxRow { channel: LETTERS, job_id: key.to_owned(), kind });
         }
@@ -500,7 +489,7 @@ impl<'a> Batch<'a> {
         if !self.outbox.is_empty() {
             let count = i64::try_from(self.outbox.len()).unwrap_or(i64::MAX);
             let fenced = || Error::Effect("the partition has another owner".to_owned());
-            let first = store.partitions().draw(client, self.tenure, count).await?.ok_or_else(fenced)?;
+            let first = store.partitions.draw(client, self.tenure, count).await?.ok_or_else(fenced)?;
             store.insert_outbox(client, self.tenure, first, &self.outbox).await?;
         }
         Ok(self.tally)
@@ -550,12 +539,12 @@ impl<'a> Batch<'a> {
     }
 }
 
-impl Outlets {
+impl Rules<'_> {
     fn row(self, job: &str, effect: Effect) -> Option<OutboxRow> {
         let (channel, kind) = match effect {
             Effect::Send { task, by } => (by.name(), OutboxKind::Send(task)),
             Effect::Revoke { task, by } => (by.name(), OutboxKind::Revoke(task)),
-            Effect::Event(event) if self.events => {
+            Effect::Event(event) if self.has_events => {
                 (EVENTS, OutboxKind::Event(serde_json::to_value(event).unwrap_or(Value::Null)))
             }
             Effect::Event(_) => return None,

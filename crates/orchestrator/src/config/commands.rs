@@ -14,10 +14,8 @@ use crate::model::{
     template::{TemplateError, Text},
 };
 
-/// The longest name of a label.
 const LABEL_NAME_BYTES_MAX: usize = 64;
 
-/// Checks the section and fills in the defaults.
 pub(super) fn settle(file: &CommandsFile) -> Result<Mapping, InvalidValue> {
     let mut mapping = Mapping::default();
     if let Some(path) = &file.job_id {

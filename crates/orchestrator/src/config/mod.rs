@@ -5,7 +5,7 @@ mod dispatchers;
 mod file;
 
 use std::{
-    fs,
+    fs, io,
     net::SocketAddr,
     path::{Path, PathBuf},
     sync::Arc,
@@ -21,61 +21,42 @@ pub use solehold_process::config::ConfigError;
 use solehold_process::config::{InvalidValue, invalid};
 
 pub use self::{
-    dispatchers::{CeleryFile, DispatchersFile, HttpTasksFile, KafkaTasksFile},
-    file::{Assignment, CommandsFile, OrchestratorFile, Time},
+    dispatchers::{CeleryConfig, DispatchersFile, HttpTasksConfig, KafkaTasksFile},
+    file::{CommandsFile, OrchestratorFile, Time},
 };
 use crate::model::{
     command::Mapping,
     pipeline::{Pipeline, StagePlan},
     template::Template,
 };
-use solehold_kafka::{Begin, Brokers, LostMessages};
+use solehold_kafka::{Brokers, ConsumerSettings, PartitionAssignment};
 
 /// The whole configuration, checked.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// The name of this process.
     pub name: String,
-    /// Where commands come from.
     pub kafka: KafkaSettings,
-    /// How to read commands.
+    /// How commands are consumed.
+    pub consumer: ConsumerSettings,
+    /// The server that leases partitions, if they are leased.
+    pub leases: Option<HttpConfig>,
     pub commands: Arc<Mapping>,
-    /// Where jobs are kept.
     pub postgres: PostgresSettings,
-    /// How partitions are assigned to processes.
-    pub ownership: Ownership,
-    /// The ways to workers.
     pub dispatchers: DispatchersFile,
     /// The stages of new jobs.
     pub pipeline: Arc<Pipeline>,
-    /// The HTTP API.
     pub http: HttpSettings,
-    /// Bounds.
-    pub limits: Limits,
+    pub inbox_retention: Duration,
+    pub job_retention: Duration,
 }
 
-/// Where commands come from.
+/// The brokers, and the topics besides that of the commands.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KafkaSettings {
-    /// The brokers, and how to reach them.
     pub brokers: Brokers,
-    /// The topic of commands.
-    pub topic: String,
-    /// The group of consumers.
-    pub group: String,
-    /// How many partitions the topic has.
-    pub partitions: i32,
     /// A process that does not send heartbeats for this long loses its partitions.
     pub session_timeout: Duration,
-    /// Where to start in a partition without a position in the database or the consumer group.
-    pub auto_offset_reset: Begin,
-    /// What to do when the broker has deleted commands that were not consumed.
-    pub lost_messages: LostMessages,
-    /// `group.instance.id` of this process.
-    pub static_member: Option<String>,
-    /// The topic of job events.
     pub events_topic: Option<String>,
-    /// The topic of copies of dead letters.
     pub dead_letter_topic: Option<String>,
     /// Whether the brokers support message headers.
     pub headers: bool,
@@ -84,9 +65,7 @@ pub struct KafkaSettings {
 /// Where jobs are kept.
 #[derive(Debug, Clone)]
 pub struct PostgresSettings {
-    /// The database.
     pub url: SecretString,
-    /// The schema of its tables.
     pub schema: String,
     /// The most connections of this process.
     pub connections: usize,
@@ -94,80 +73,19 @@ pub struct PostgresSettings {
     pub wait: Duration,
 }
 
-/// How partitions are assigned to processes.
-#[derive(Debug, Clone)]
-pub enum Ownership {
-    /// The broker's consumer group.
-    Group,
-    /// Leases of a Solehold server.
-    Leases(LeaseSettings),
-}
-
-/// How partitions are leased.
-#[derive(Debug, Clone)]
-pub struct LeaseSettings {
-    /// The servers.
-    pub servers: Vec<String>,
-    /// The API key for them.
-    pub api_key: Option<SecretString>,
-    /// The tenant to act for.
-    pub tenant: Option<String>,
-    /// Certificates to trust besides the system's.
-    pub ca_certs: Option<Vec<u8>>,
-    /// How long a process that was killed keeps its partitions.
-    pub ttl: Duration,
-    /// The most partitions of this process.
-    pub capacity: u32,
-}
-
-impl LeaseSettings {
-    /// The configuration of the HTTP client.
-    pub fn http(&self) -> HttpConfig {
-        HttpConfig {
-            api_key: self.api_key.clone(),
-            tenant: self.tenant.clone(),
-            ca_certs: self.ca_certs.clone(),
-            ..HttpConfig::new(self.servers.clone())
-        }
-    }
-}
-
-/// The HTTP API.
 #[derive(Debug, Clone)]
 pub struct HttpSettings {
-    /// The address.
     pub listen: SocketAddr,
     /// The API key that requests must have.
     pub api_key: Option<SecretString>,
 }
 
-/// Bounds.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Limits {
-    /// How many messages one transaction takes.
-    pub batch: usize,
-    /// How many messages of one partition are worked on at the same time.
-    pub parallel: usize,
-    /// How far the highest finished offset may be ahead of the lowest unfinished one.
-    pub span: i64,
-    /// How often a failing command is tried before it becomes a dead letter.
-    pub attempts: u32,
-    /// How long inbox marks are kept.
-    pub inbox_retention: Duration,
-    /// How long jobs are kept after their end.
-    pub job_retention: Duration,
-}
-
-/// Flags and environment variables about the Solehold server that leases partitions. They override the file.
+/// Flags and environment variables that override the keys of `leases` in the file.
 #[derive(Debug, Clone, Default)]
 pub struct Flags {
-    /// `leases.server`.
     pub server: Option<String>,
-    /// `leases.api_key`.
     pub api_key: Option<String>,
-    /// `leases.tenant`.
     pub tenant: Option<String>,
-    /// `leases.ca_cert`.
     pub ca_cert: Option<PathBuf>,
 }
 
@@ -194,24 +112,27 @@ fn settle(file: OrchestratorFile) -> Result<Settings, InvalidValue> {
     let commands = commands::settle(&file.commands)?;
     let pipeline = pipeline(&file, &commands)?;
     let name = file.name.clone().unwrap_or_else(|| solehold_process::name::unique("orchestrator"));
-    let kafka = kafka(&file, &name)?;
+    let (kafka, mut consumer) = kafka(&file, &name)?;
     let postgres = postgres(&file)?;
-    let ownership = match file.kafka.partition_assignment.unwrap_or_default() {
-        Assignment::Group => Ownership::Group,
-        Assignment::Leases => Ownership::Leases(leases(&file, &kafka)?),
+    let leases = match consumer.partition_assignment {
+        PartitionAssignment::Group => None,
+        PartitionAssignment::Leases => Some(leases(&file, &mut consumer)?),
     };
     let http = http(&file)?;
-    let limits = limits(&file)?;
+    let (inbox_retention, job_retention) = limits(&file, &mut consumer)?;
+    consumer.leave_timeout = consumer.leave_timeout.min(consumer.session_timeout / 2);
     Ok(Settings {
         name,
         kafka,
+        consumer,
+        leases,
         commands: Arc::new(commands),
         postgres,
-        ownership,
         dispatchers: file.dispatchers,
         pipeline: Arc::new(pipeline),
         http,
-        limits,
+        inbox_retention,
+        job_retention,
     })
 }
 
@@ -262,7 +183,7 @@ fn template(stage: &str, key: &str, given: &Option<Value>) -> Result<Option<Temp
     })
 }
 
-fn kafka(file: &OrchestratorFile, name: &str) -> Result<KafkaSettings, InvalidValue> {
+fn kafka(file: &OrchestratorFile, name: &str) -> Result<(KafkaSettings, ConsumerSettings), InvalidValue> {
     let asked = &file.kafka;
     let Some(addresses) = asked.brokers.clone().filter(|brokers| !brokers.trim().is_empty()) else {
         return invalid(
@@ -270,12 +191,12 @@ fn kafka(file: &OrchestratorFile, name: &str) -> Result<KafkaSettings, InvalidVa
             "kafka.brokers is missing: write it as HOST:PORT, with commas between several",
         );
     };
-    let text = |given: &Option<String>, default: &str| given.clone().unwrap_or_else(|| default.to_owned());
-    let partitions = asked.partitions.unwrap_or(12);
+    let defaults = ConsumerSettings::default();
+    let partitions = asked.partitions.unwrap_or(defaults.partitions);
     if !(1..=100_000).contains(&partitions) {
         return invalid("partitions", format!("partitions is {partitions}; it must be 1 to 100000"));
     }
-    let session_timeout = asked.session_timeout.map_or(Duration::from_secs(10), |Time(time)| time);
+    let session_timeout = asked.session_timeout.map_or(defaults.session_timeout, |Time(time)| time);
     if !(Duration::from_secs(1)..=Duration::from_secs(300)).contains(&session_timeout) {
         return invalid("session_timeout", "session_timeout must be 1s to 5m");
     }
@@ -285,7 +206,7 @@ fn kafka(file: &OrchestratorFile, name: &str) -> Result<KafkaSettings, InvalidVa
             return invalid(key, format!("{key} must have 1 to 249 characters"));
         }
     }
-    if asked.static_member.is_some() && asked.partition_assignment == Some(Assignment::Leases) {
+    if asked.static_member.is_some() && asked.partition_assignment == Some(PartitionAssignment::Leases) {
         return invalid("static_member", "static_member is for partition_assignment: group");
     }
     let brokers = Brokers {
@@ -299,22 +220,27 @@ fn kafka(file: &OrchestratorFile, name: &str) -> Result<KafkaSettings, InvalidVa
     if let Err(error) = brokers.client() {
         return invalid(&error.key, format!("kafka: {error}"));
     }
-    Ok(KafkaSettings {
+    let kafka = KafkaSettings {
         brokers,
-        topic: text(&asked.topic, "jobs.commands"),
-        group: text(&asked.group, "orchestrator"),
-        partitions,
         session_timeout,
-        auto_offset_reset: asked.auto_offset_reset.unwrap_or_default(),
-        lost_messages: asked.lost_messages.unwrap_or_default(),
-        static_member: asked.static_member.clone(),
         events_topic: asked.events_topic.clone(),
         dead_letter_topic: asked.dead_letter_topic.clone(),
         headers: asked.headers.unwrap_or(asked.broker_version.is_none()),
-    })
+    };
+    let consumer = ConsumerSettings {
+        topic: asked.topic.clone().unwrap_or(defaults.topic),
+        group: asked.group.clone().unwrap_or(defaults.group),
+        partitions,
+        partition_assignment: asked.partition_assignment.unwrap_or_default(),
+        group_instance_id: asked.static_member.clone(),
+        session_timeout,
+        auto_offset_reset: asked.auto_offset_reset.unwrap_or_default(),
+        lost_messages: asked.lost_messages.unwrap_or_default(),
+        ..defaults
+    };
+    Ok((kafka, consumer))
 }
 
-/// The default of `postgres.wait`.
 const POSTGRES_WAIT: Duration = Duration::from_secs(60);
 
 fn postgres(file: &OrchestratorFile) -> Result<PostgresSettings, InvalidValue> {
@@ -355,7 +281,8 @@ fn postgres(file: &OrchestratorFile) -> Result<PostgresSettings, InvalidValue> {
     Ok(PostgresSettings { url: url.into(), schema, connections, wait })
 }
 
-fn leases(file: &OrchestratorFile, kafka: &KafkaSettings) -> Result<LeaseSettings, InvalidValue> {
+/// The server that leases partitions; the ttl and the capacity are those of the consumer.
+fn leases(file: &OrchestratorFile, consumer: &mut ConsumerSettings) -> Result<HttpConfig, InvalidValue> {
     let asked = &file.leases;
     let servers = vec![asked.server.clone().unwrap_or_else(|| "127.0.0.1:7070".to_owned())];
     if let Err(error) = transport::server_urls(&servers) {
@@ -365,20 +292,16 @@ fn leases(file: &OrchestratorFile, kafka: &KafkaSettings) -> Result<LeaseSetting
     if !(Duration::from_secs(1)..=Duration::from_secs(300)).contains(&ttl) {
         return invalid("ttl", "leases.ttl must be 1s to 5m");
     }
-    let ca_certs = match asked.ca_cert.as_ref().map(|path| (path, fs::read(path))) {
-        None => None,
-        Some((_, Ok(pem))) => Some(pem),
-        Some((path, Err(error))) => {
-            return invalid("ca_cert", format!("ca_cert {}: {error}", path.display()));
-        }
-    };
-    let capacity = asked.capacity.unwrap_or(kafka.partitions.unsigned_abs().min(CAPACITY_MAX));
+    let ca_certs = asked.ca_cert.as_ref().map(|path| found("ca_cert", path, fs::read(path))).transpose()?;
+    let capacity = asked.capacity.unwrap_or(consumer.partitions.unsigned_abs().min(CAPACITY_MAX));
     if !(CAPACITY_MIN..=CAPACITY_MAX).contains(&capacity) {
         let bounds = format!("it must be {CAPACITY_MIN} to {CAPACITY_MAX}");
         return invalid("capacity", format!("leases.capacity is {capacity}; {bounds}"));
     }
     let api_key = key(&asked.api_key, &asked.api_key_file)?;
-    Ok(LeaseSettings { servers, api_key, tenant: asked.tenant.clone(), ca_certs, ttl, capacity })
+    consumer.session_timeout = ttl;
+    consumer.capacity = capacity;
+    Ok(HttpConfig { api_key, tenant: asked.tenant.clone(), ca_certs, ..HttpConfig::new(servers) })
 }
 
 fn http(file: &OrchestratorFile) -> Result<HttpSettings, InvalidValue> {
@@ -404,7 +327,11 @@ fn days(count: u64) -> Duration {
     Duration::from_secs(count * 24 * 60 * 60)
 }
 
-fn limits(file: &OrchestratorFile) -> Result<Limits, InvalidValue> {
+/// How long marks and jobs are kept; the other limits are those of the consumer.
+fn limits(
+    file: &OrchestratorFile,
+    consumer: &mut ConsumerSettings,
+) -> Result<(Duration, Duration), InvalidValue> {
     let asked = &file.limits;
     // Kafka keeps messages for seven days by default.
     let inbox_retention = asked.inbox_retention.map_or(days(8), |Time(time)| time);
@@ -421,25 +348,21 @@ fn limits(file: &OrchestratorFile) -> Result<Limits, InvalidValue> {
             ),
         );
     }
-    let limits = Limits {
-        batch: asked.batch.unwrap_or(500),
-        parallel: asked.parallel.unwrap_or(500),
-        span: asked.span.unwrap_or(10_000),
-        attempts: asked.attempts.unwrap_or(5),
-        inbox_retention,
-        job_retention,
-    };
+    consumer.batch = asked.batch.unwrap_or(500);
+    consumer.parallel = asked.parallel.unwrap_or(500);
+    consumer.span = asked.span.unwrap_or(10_000);
+    consumer.attempts = asked.attempts.unwrap_or(5);
     for (key, value, most) in [
-        ("batch", limits.batch, 10_000),
-        ("parallel", limits.parallel, 10_000),
-        ("span", usize::try_from(limits.span).unwrap_or_default(), 1_000_000),
-        ("attempts", limits.attempts as usize, 100),
+        ("batch", consumer.batch, 10_000),
+        ("parallel", consumer.parallel, 10_000),
+        ("span", usize::try_from(consumer.span).unwrap_or_default(), 1_000_000),
+        ("attempts", consumer.attempts as usize, 100),
     ] {
         if !(1..=most).contains(&value) {
             return invalid(key, format!("limits.{key} is {value}; it must be 1 to {most}"));
         }
     }
-    Ok(limits)
+    Ok((inbox_retention, job_retention))
 }
 
 /// An API key, or the content of its file.
@@ -456,10 +379,12 @@ fn key(given: &Option<String>, file: &Option<PathBuf>) -> Result<Option<SecretSt
 }
 
 fn read(key: &str, path: &Path) -> Result<String, InvalidValue> {
-    match fs::read_to_string(path) {
-        Ok(text) => Ok(text.trim().to_owned()),
-        Err(error) => invalid(key, format!("{key} {}: {error}", path.display())),
-    }
+    Ok(found(key, path, fs::read_to_string(path))?.trim().to_owned())
+}
+
+/// The content of the file that a key names.
+fn found<T>(key: &str, path: &Path, read: io::Result<T>) -> Result<T, InvalidValue> {
+    read.or_else(|error| invalid(key, format!("{key} {}: {error}", path.display())))
 }
 
 #[cfg(test)]

@@ -25,14 +25,14 @@ fn told(text: &str) -> String {
 #[test]
 fn defaults_are_those_of_the_guide() {
     let settings = settings(LEAST).expect("good");
-    let kafka = &settings.kafka;
-    assert_eq!((kafka.topic.as_str(), kafka.group.as_str()), ("jobs.commands", "orchestrator"));
-    assert_eq!((kafka.partitions, kafka.session_timeout), (12, Duration::from_secs(10)));
-    assert!(matches!(settings.ownership, Ownership::Group));
+    let consumer = &settings.consumer;
+    assert_eq!((consumer.topic.as_str(), consumer.group.as_str()), ("jobs.commands", "orchestrator"));
+    assert_eq!((consumer.partitions, consumer.session_timeout), (12, Duration::from_secs(10)));
+    assert!(consumer.partition_assignment == PartitionAssignment::Group && settings.leases.is_none());
     assert_eq!(settings.postgres.schema, "orchestrator");
     assert_eq!(settings.http.listen.to_string(), "127.0.0.1:7073");
-    assert!(settings.limits.inbox_retention > Duration::from_secs(7 * 24 * 60 * 60));
-    assert_eq!(settings.limits.job_retention, Duration::from_secs(30 * 24 * 60 * 60));
+    assert!(settings.inbox_retention > Duration::from_secs(7 * 24 * 60 * 60));
+    assert_eq!(settings.job_retention, Duration::from_secs(30 * 24 * 60 * 60));
     assert_eq!(*settings.commands, Mapping::default());
     let stage = &settings.pipeline.stages()[0];
     assert_eq!((stage.retries, stage.run_timeout), (3, Duration::from_secs(3_600)));
@@ -76,9 +76,9 @@ fn jobs_are_kept_for_as_long_as_their_marks_at_least() {
         "{}",
         told(&short)
     );
-    let long = settings(&with("inbox_retention: 60days")).expect("good").limits;
+    let long = settings(&with("inbox_retention: 60days")).expect("good");
     assert_eq!(long.job_retention, long.inbox_retention);
-    let equal = settings(&with("inbox_retention: 1h\n  job_retention: 1h")).expect("good").limits;
+    let equal = settings(&with("inbox_retention: 1h\n  job_retention: 1h")).expect("good");
     assert_eq!(equal.job_retention, Duration::from_secs(3_600));
 }
 
@@ -198,8 +198,8 @@ fn mistakes_in_arguments_are_told_with_their_line() {
             "kwargs: {path: {input.video}}",
             "o.yaml:9: kwargs of stage decode: YAML takes {input.video} without quotes for a mapping",
         ),
-        ("kwargs: ['{input}']", "o.yaml:9: kwargs of stage decode: it must have keys of its own"),
-        ("args: {a: 1}", "o.yaml:9: args of stage decode: it must be a list"),
+        ("kwargs: ['{input}']", "o.yaml:9: kwargs of stage decode: write keys with values"),
+        ("args: {a: 1}", "o.yaml:9: args of stage decode: write a list"),
         (
             "args: ['{inputs}']",
             "o.yaml:9: args of stage decode: args.0 has {inputs}, and there is no such value",
@@ -216,7 +216,7 @@ fn mistakes_in_arguments_are_told_with_their_line() {
         assert!(with(text).starts_with(told), "{text}: {}", with(text));
     }
     let large = format!("args: ['{}']", "x".repeat(20_000));
-    assert!(with(&large).contains("it has 20004 bytes, more than 16384"), "{}", with(&large));
+    assert!(with(&large).contains("the template has 20004 bytes, more than 16384"), "{}", with(&large));
     // What is between braces stands on the line of its stage, whatever follows.
     let others = "  a: {task: a, dispatch: celery, kwargs: {b: '{results.x}'}}\n  b:\n    task: b\n    dispatch: celery\n    kwargs: {}";
     let between = told(&format!("{CELERY}{others}\n"));

@@ -12,7 +12,7 @@
 //! A task may arrive twice, with the same key. A service that answers at once must do so within `timeout`; its answer
 //! is in the database before the task counts as sent, so that it is not lost with the orchestrator.
 
-use std::{collections::BTreeMap, fmt, future, sync::Arc, time::Duration};
+use std::{future, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use futures_util::{StreamExt as _, stream};
@@ -24,12 +24,18 @@ use reqwest::{
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::dispatch::{Dispatch, DispatchError, Finding, InvalidDispatcher, Reports, StageLimits};
+use crate::dispatch::{Dispatch, DispatchError, Finding, InvalidDispatcher, Reports};
 use crate::{
+    config::{HttpTasksConfig, Time},
     dispatch::wire,
-    model::task::{Report, ReportKind, Task, TaskId},
+    model::{
+        pipeline::{DispatchKind, StagePlan},
+        task::{Report, ReportKind, Task, TaskId},
+    },
 };
 
+/// The default of `dispatchers.http.timeout`.
+const TIMEOUT: Duration = Duration::from_secs(10);
 /// How many requests of one batch are under way at once.
 const PARALLEL: usize = 32;
 /// The largest answer with a result.
@@ -39,40 +45,17 @@ const SHOWN_BYTES: usize = 800;
 /// How much of a refusal is kept.
 const SHOWN_CHARS: usize = 200;
 
-/// Where the service is.
-#[derive(Clone)]
-pub struct HttpConfig {
-    /// What the paths of the stages are appended to.
-    pub url: String,
-    /// Headers of every request, such as `Authorization`.
-    pub headers: BTreeMap<String, String>,
-    /// How long one request may take.
-    pub timeout: Duration,
-    /// Where the service reports what it did not answer at once: the orchestrators, as the service reaches them.
-    pub report_to: Option<String>,
-}
-
-/// Without the headers' values.
-impl fmt::Debug for HttpConfig {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let headers: Vec<_> = self.headers.keys().collect();
-        let mut f = f.debug_struct("HttpConfig");
-        f.field("url", &self.url).field("headers", &headers).field("timeout", &self.timeout);
-        f.field("report_to", &self.report_to).finish()
-    }
-}
-
-/// Sends tasks to a service.
 pub struct Http {
-    config: HttpConfig,
+    config: HttpTasksConfig,
+    timeout: Duration,
     client: Client,
     reports: Arc<dyn Reports>,
 }
 
 impl Http {
     /// Nothing is connected yet. Results in responses go to `reports`.
-    pub fn new(config: &HttpConfig, reports: Arc<dyn Reports>) -> Result<Self, InvalidDispatcher> {
-        let invalid = |what: String| InvalidDispatcher(what);
+    pub fn new(config: &HttpTasksConfig, reports: Arc<dyn Reports>) -> Result<Self, InvalidDispatcher> {
+        let invalid = |what: String| InvalidDispatcher::new(DispatchKind::Http, what);
         let url: reqwest::Url =
             config.url.parse().map_err(|error| invalid(format!("`url` {:?}: {error}", config.url)))?;
         if !matches!(url.scheme(), "http" | "https") {
@@ -88,14 +71,15 @@ impl Http {
             value.set_sensitive(true);
             headers.insert(key, value);
         }
+        let timeout = config.timeout.map_or(TIMEOUT, |Time(time)| time);
         let client = Client::builder()
             .default_headers(headers)
-            .timeout(config.timeout)
+            .timeout(timeout)
             // A redirected POST becomes a GET, and headers are not for others.
             .redirect(redirect::Policy::none())
             .build()
             .map_err(|error| invalid(error.to_string()))?;
-        Ok(Self { config: config.clone(), client, reports })
+        Ok(Self { config: config.clone(), timeout, client, reports })
     }
 
     async fn send_one(&self, task: &Task) -> Result<(), DispatchError> {
@@ -178,7 +162,6 @@ async fn read(mut answer: reqwest::Response, most: usize) -> Result<Body, reqwes
     Ok(body)
 }
 
-/// A response without a usable result.
 #[derive(Debug, thiserror::Error)]
 enum InvalidResponse {
     #[error(
@@ -220,18 +203,18 @@ impl Dispatch for Http {
         future::pending().await
     }
 
-    async fn check(&self, stages: &[StageLimits]) -> Result<Vec<Finding>, DispatchError> {
+    async fn check(&self, stages: &[StagePlan]) -> Result<Vec<Finding>, DispatchError> {
         let mut findings = Vec::new();
         if let Err(error) = self.client.head(&self.config.url).send().await {
             let text = format!("{}: {}", self.config.url, with_causes(&error));
             findings.push(Finding::problem(text));
         }
         if self.config.report_to.is_none() {
-            for stage in stages.iter().filter(|stage| stage.run_timeout > self.config.timeout) {
+            for stage in stages.iter().filter(|stage| stage.run_timeout > self.timeout) {
                 findings.push(Finding::warning(format!(
                     "stage {}: run_timeout ({:?}) is longer than timeout ({:?}), and report_to is not set: a service that \
                      takes longer than timeout cannot report its result",
-                    stage.stage, stage.run_timeout, self.config.timeout
+                    stage.name, stage.run_timeout, self.timeout
                 )));
             }
         }

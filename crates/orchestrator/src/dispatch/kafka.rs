@@ -16,14 +16,16 @@ use rdkafka::{
     producer::{FutureProducer, FutureRecord, Producer as _},
 };
 
-use crate::dispatch::{Dispatch, DispatchError, Finding, InvalidDispatcher, Reports, StageLimits};
+use crate::dispatch::{Dispatch, DispatchError, Finding, InvalidDispatcher, Reports};
 use crate::{
     dispatch::wire,
-    model::task::{Report, Task, TaskId},
+    model::{
+        pipeline::{DispatchKind, StagePlan},
+        task::{Report, Task, TaskId},
+    },
 };
 use solehold_kafka::{BrokerErrors, Brokers, Member};
 
-/// How long a task may take to be confirmed.
 const CONFIRM_WITHIN: Duration = Duration::from_secs(30);
 const METADATA_WITHIN: Duration = Duration::from_secs(5);
 /// Heartbeats per session timeout: librdkafka's default interval of 3 s is too long for short sessions.
@@ -31,10 +33,8 @@ const HEARTBEATS: u32 = 5;
 /// How many reports are delivered at once.
 const REPORTS_MAX: usize = 500;
 
-/// Where tasks and reports go.
 #[derive(Debug, Clone)]
 pub struct KafkaConfig {
-    /// The brokers.
     pub brokers: Brokers,
     /// Where workers write reports.
     pub reports_topic: String,
@@ -44,7 +44,6 @@ pub struct KafkaConfig {
     pub session_timeout: Duration,
 }
 
-/// Sends tasks to topics.
 pub struct Kafka {
     config: KafkaConfig,
     producer: FutureProducer<BrokerErrors>,
@@ -53,12 +52,12 @@ pub struct Kafka {
 impl Kafka {
     /// Nothing is connected yet.
     pub fn new(config: &KafkaConfig) -> Result<Self, InvalidDispatcher> {
-        let client = config.brokers.client();
-        let mut client = client.map_err(|error| InvalidDispatcher(error.to_string()))?;
+        let invalid = |what: String| InvalidDispatcher::new(DispatchKind::Kafka, what);
+        let mut client = config.brokers.client().map_err(|error| invalid(error.to_string()))?;
         client.set("acks", "all").set("linger.ms", "5");
         client.set("message.timeout.ms", CONFIRM_WITHIN.as_millis().to_string());
         let producer = client.create_with_context(BrokerErrors::logged());
-        let producer = producer.map_err(|error| InvalidDispatcher(format!("Kafka's producer: {error}")))?;
+        let producer = producer.map_err(|error| invalid(format!("Kafka's producer: {error}")))?;
         Ok(Self { config: config.clone(), producer })
     }
 
@@ -118,11 +117,11 @@ impl Dispatch for Kafka {
         }
     }
 
-    async fn check(&self, stages: &[StageLimits]) -> Result<Vec<Finding>, DispatchError> {
+    async fn check(&self, stages: &[StagePlan]) -> Result<Vec<Finding>, DispatchError> {
         let producer = self.producer.clone();
         let names: Vec<(String, String)> = stages
             .iter()
-            .map(|stage| (format!("stage {}", stage.stage), stage.name.clone()))
+            .map(|stage| (format!("stage {}", stage.name), stage.task.clone()))
             .chain([("reports".to_owned(), self.config.reports_topic.clone())])
             .collect();
         let asking = tokio::task::spawn_blocking(move || {

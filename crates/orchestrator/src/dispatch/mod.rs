@@ -4,35 +4,64 @@
 //! attempt of its stage, and only the first one.
 
 pub mod celery;
-mod check;
 pub mod http;
 pub mod kafka;
-mod open;
 mod wire;
 
-use std::sync::Arc;
+use std::{fmt, sync::Arc};
 
 use async_trait::async_trait;
 
-pub use self::check::{Finding, StageLimits, Weight};
-pub(crate) use self::open::open;
+use self::{
+    celery::Celery,
+    http::Http,
+    kafka::{Kafka, KafkaConfig},
+};
+use crate::config::Settings;
 use crate::model::{
-    pipeline::DispatchKind,
+    pipeline::{DispatchKind, StagePlan},
     task::{Report, Task, TaskId},
 };
 
-/// The dispatchers of an orchestrator.
 pub type Dispatchers = Vec<(DispatchKind, Arc<dyn Dispatch>)>;
 
 /// A dispatcher's configuration that cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct InvalidDispatcher(pub String);
+#[error("dispatchers.{}: {what}", .dispatcher.name())]
+pub struct InvalidDispatcher {
+    pub dispatcher: DispatchKind,
+    pub what: String,
+}
 
 impl InvalidDispatcher {
-    fn at(self, key: &str) -> Self {
-        Self(format!("{key}: {}", self.0))
+    fn new(dispatcher: DispatchKind, what: impl Into<String>) -> Self {
+        Self { dispatcher, what: what.into() }
     }
+}
+
+/// All dispatchers that the configuration has. Nothing is connected yet.
+pub(crate) fn open(
+    settings: &Settings,
+    reports: &Arc<dyn Reports>,
+) -> Result<Dispatchers, InvalidDispatcher> {
+    let mut dispatchers = Dispatchers::new();
+    if let Some(config) = &settings.dispatchers.celery {
+        dispatchers.push((DispatchKind::Celery, Arc::new(Celery::new(config)?)));
+    }
+    if let Some(file) = &settings.dispatchers.kafka {
+        let group = file.group.clone();
+        let config = KafkaConfig {
+            brokers: settings.kafka.brokers.clone(),
+            reports_topic: file.reports_topic.clone(),
+            group: group.unwrap_or_else(|| format!("{}-reports", settings.consumer.group)),
+            session_timeout: settings.kafka.session_timeout,
+        };
+        dispatchers.push((DispatchKind::Kafka, Arc::new(Kafka::new(&config)?)));
+    }
+    if let Some(config) = &settings.dispatchers.http {
+        dispatchers.push((DispatchKind::Http, Arc::new(Http::new(config, reports.clone())?)));
+    }
+    Ok(dispatchers)
 }
 
 /// Why a task was not sent.
@@ -46,7 +75,6 @@ pub enum DispatchError {
     Refused(String),
 }
 
-/// A way to send tasks to workers.
 #[async_trait]
 pub trait Dispatch: Send + Sync {
     /// Sends tasks, and returns in the same order whether each was confirmed. Implementations bound the time.
@@ -59,12 +87,55 @@ pub trait Dispatch: Send + Sync {
     async fn reports(&self, to: &dyn Reports) -> DispatchError;
 
     /// Compares the settings of brokers and workers with what the stages need.
-    async fn check(&self, stages: &[StageLimits]) -> Result<Vec<Finding>, DispatchError>;
+    async fn check(&self, stages: &[StagePlan]) -> Result<Vec<Finding>, DispatchError>;
 }
 
-/// The receiver of reports.
 #[async_trait]
 pub trait Reports: Send + Sync {
     /// Stores reports for the owners of their jobs' partitions. A report that is delivered twice counts once.
     async fn deliver(&self, reports: Vec<Report>) -> Result<(), solehold_sql::Error>;
+}
+
+/// How much a finding of `--check` matters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Weight {
+    /// As it should be, or unknown.
+    Note,
+    /// Jobs still end, but later or with more work than necessary.
+    Warning,
+    /// Jobs do not end.
+    Problem,
+}
+
+/// One thing that was compared.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Finding {
+    pub weight: Weight,
+    /// What was found, its consequence, and what to change.
+    pub text: String,
+}
+
+impl Finding {
+    pub(crate) fn note(text: impl Into<String>) -> Self {
+        Self { weight: Weight::Note, text: text.into() }
+    }
+
+    pub(crate) fn warning(text: impl Into<String>) -> Self {
+        Self { weight: Weight::Warning, text: text.into() }
+    }
+
+    pub(crate) fn problem(text: impl Into<String>) -> Self {
+        Self { weight: Weight::Problem, text: text.into() }
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let weight = match self.weight {
+            Weight::Note => "note",
+            Weight::Warning => "warning",
+            Weight::Problem => "problem",
+        };
+        write!(f, "{weight}: {}", self.text)
+    }
 }

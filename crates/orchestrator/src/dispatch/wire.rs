@@ -31,7 +31,6 @@ pub fn header(id: &TaskId) -> String {
     utf8_percent_encode(&id.to_string(), NOT_IN_HEADERS).to_string()
 }
 
-/// A message that is not a report.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "not a report such as {{\"job\": \"job-17\", \"stage\": \"detect\", \"attempt\": 1, \"kind\": \"succeeded\", \
@@ -39,7 +38,6 @@ pub fn header(id: &TaskId) -> String {
 )]
 pub struct InvalidReport(#[from] serde_json::Error);
 
-/// Reads a report in JSON.
 pub fn report(bytes: &[u8]) -> Result<Report, InvalidReport> {
     Ok(serde_json::from_slice(bytes)?)
 }

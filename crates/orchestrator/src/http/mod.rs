@@ -34,7 +34,7 @@ use crate::{
         task::Report,
     },
     orchestrator::Orchestrator,
-    store::{DeadLetterId, DeadLetterState, InvalidDeadLetterId, JobFilter, Mail, MailBody},
+    store::{DeadLetterId, DeadLetterState, InvalidDeadLetterId, Mail, MailBody},
 };
 
 /// Why this process is not ready, if it is not.
@@ -49,7 +49,6 @@ struct Shared {
 
 type ApiResult = Result<Response, ProblemResponse>;
 
-/// A problem document as a response.
 struct ProblemResponse(Box<Problem>);
 
 fn problem<T>(code: ErrorCode, detail: impl Into<String>) -> Result<T, ProblemResponse> {
@@ -83,7 +82,6 @@ impl IntoResponse for ProblemResponse {
     }
 }
 
-/// All routes.
 pub fn routes(orchestrator: Orchestrator, settings: &HttpSettings, readiness: Readiness) -> Router {
     let shared = Shared { orchestrator, key: settings.api_key.clone().map(Arc::new), readiness };
     let guarded = Router::new()
@@ -106,7 +104,6 @@ pub fn routes(orchestrator: Orchestrator, settings: &HttpSettings, readiness: Re
     guarded.with_state(shared.clone()).merge(health::routes(Arc::new(shared)))
 }
 
-/// Serves them from now on; returns the address.
 pub async fn serve(
     orchestrator: Orchestrator,
     settings: &HttpSettings,
@@ -155,12 +152,12 @@ impl Health for Shared {
     }
 
     fn remarks(&self) -> Vec<String> {
-        let stopped = self.orchestrator.metrics().consumer().stopped();
+        let stopped = self.orchestrator.metrics.consumer.stopped();
         stopped.iter().map(|(number, why)| format!("partition {number} is stopped: {why}")).collect()
     }
 
     fn metrics(&self) -> Option<String> {
-        self.orchestrator.metrics().text()
+        self.orchestrator.metrics.text()
     }
 }
 
@@ -172,9 +169,10 @@ fn next<T>(items: &[T], limit: i64, name: impl Fn(&T) -> String) -> Option<Strin
 async fn list_jobs(State(shared): State<Shared>, asked: QueryParameters) -> ApiResult {
     let asked = asked.only(&["state", PAGE[0], PAGE[1]])?;
     let state = asked.one_of("state", &JobState::ALL, |state| state.name())?;
-    let filter = JobFilter { state, after: asked.text("after").map(str::to_owned), limit: asked.limit()? };
-    let jobs = shared.orchestrator.store().list_jobs(&filter).await?;
-    let next = next(&jobs, filter.limit, |job| job.id.clone());
+    let limit = asked.limit()?;
+    let after = asked.text("after").unwrap_or_default();
+    let jobs = shared.orchestrator.store().list_jobs(state, after, limit).await?;
+    let next = next(&jobs, limit, |job| job.id.clone());
     let jobs: Vec<Value> = jobs.iter().map(views::summary).collect();
     Ok(Json(json!({ "jobs": jobs, "next": next })).into_response())
 }
@@ -271,7 +269,7 @@ async fn list_letters(State(shared): State<Shared>, asked: QueryParameters) -> A
     let after = asked.text("after").map(letter_id).transpose()?;
     let limit = asked.limit()?;
     let store = shared.orchestrator.store();
-    let client = store.pool().get().await?;
+    let client = store.pool.get().await?;
     let letters = store.list_dead_letters(&client, after, limit).await?;
     let next = next(&letters, limit, |letter| letter.id().to_string());
     let letters: Vec<Value> = letters.iter().map(views::letter).collect();
@@ -281,7 +279,7 @@ async fn list_letters(State(shared): State<Shared>, asked: QueryParameters) -> A
 async fn get_letter(State(shared): State<Shared>, Id(id): Id) -> ApiResult {
     let letter = letter_id(&id)?;
     let store = shared.orchestrator.store();
-    let client = store.pool().get().await?;
+    let client = store.pool.get().await?;
     match store.dead_letter(&client, letter).await? {
         Some(letter) => Ok(Json(views::letter(&letter)).into_response()),
         None => problem(ErrorCode::NotFound, format!("there is no letter {id}")),
@@ -307,7 +305,7 @@ async fn resolve(
     let named = letter_id(id)?;
     let partition = named.partition;
     let store = shared.orchestrator.store();
-    let client = store.pool().get().await?;
+    let client = store.pool.get().await?;
     let Some(letter) = store.dead_letter(&client, named).await? else {
         return problem(ErrorCode::NotFound, format!("there is no letter {id}"));
     };
@@ -326,7 +324,7 @@ async fn resolve(
     }
     store.deliver_to(&client, partition, &Mail::to_job("", body(named))).await?;
     drop(client);
-    shared.orchestrator.mailbox().notifier().mail(&[partition]);
+    shared.orchestrator.mailbox().notifier.mail(&[partition]);
     Ok((StatusCode::ACCEPTED, Json(json!({ "letter": id, "asked": what }))).into_response())
 }
 
@@ -346,8 +344,8 @@ async fn list_marks(State(shared): State<Shared>, asked: QueryParameters) -> Api
         parts.next().unwrap_or_default(),
     );
     let store = shared.orchestrator.store();
-    let client = store.pool().get().await?;
-    let marks = store.inbox().list_marks(&**client, asked.text("id"), after, limit).await?;
+    let client = store.pool.get().await?;
+    let marks = store.inbox.list_marks(&**client, asked.text("id"), after, limit).await?;
     let next = next(&marks, limit, |mark| format!("{}/{}/{}", mark.scope, mark.command, mark.id));
     let marks: Vec<Value> = marks.iter().map(views::mark).collect();
     Ok(Json(json!({ "marks": marks, "next": next })).into_response())
@@ -356,8 +354,8 @@ async fn list_marks(State(shared): State<Shared>, asked: QueryParameters) -> Api
 async fn clear_marks(State(shared): State<Shared>, Id(id): Id, asked: QueryParameters) -> ApiResult {
     let kind = asked.only(&["type"])?.one_of("type", &CommandKind::ALL, |kind| kind.name())?;
     let store = shared.orchestrator.store();
-    let client = store.pool().get().await?;
-    let cleared = store.inbox().clear_marks(&**client, &id, kind.map(CommandKind::name)).await?;
+    let client = store.pool.get().await?;
+    let cleared = store.inbox.clear_marks(&**client, &id, kind.map(CommandKind::name)).await?;
     if cleared == 0 {
         let what = kind.map_or_else(String::new, |kind| format!(" of a {}", kind.name()));
         return problem(ErrorCode::NotFound, format!("there is no mark{what} of {id}"));

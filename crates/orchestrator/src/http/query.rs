@@ -44,7 +44,6 @@ impl QueryParameters {
         self.0.get(name).map(String::as_str).filter(|text| !text.is_empty())
     }
 
-    /// The most entries of the page.
     pub fn limit(&self) -> Result<i64, ProblemResponse> {
         let Some(text) = self.text("limit") else { return Ok(PAGE_DEFAULT) };
         match text.parse() {
@@ -72,7 +71,6 @@ impl QueryParameters {
     }
 }
 
-/// The id in the path.
 pub(super) struct Id(pub String);
 
 impl<S: Send + Sync> FromRequestParts<S> for Id {
@@ -86,7 +84,6 @@ impl<S: Send + Sync> FromRequestParts<S> for Id {
     }
 }
 
-/// The problem of a body that cannot be read.
 pub(super) fn unread(rejection: BytesRejection) -> ProblemResponse {
     if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE {
         let detail = format!("the body has more than {REPORTS_BYTES_MAX} bytes: report less at a time");

@@ -29,7 +29,6 @@ impl Path {
         Self { parts: self.parts.iter().skip(1).cloned().collect() }
     }
 
-    /// The value at this path.
     pub fn find<'a>(&self, document: &'a Value) -> Option<&'a Value> {
         self.parts.iter().try_fold(document, |at, part| match at {
             Value::Object(members) => members.get(part),
@@ -63,20 +62,13 @@ impl fmt::Display for Path {
     }
 }
 
-/// Text that is not a path.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PathError {
     /// It has empty names or characters that a name cannot have.
     #[error("{0:?} is not a path: use names with dots between, as in input.video")]
     Invalid(String),
-    /// It exceeds a bound.
     #[error("the path has {names} names and {bytes} bytes, more than {PATH_PARTS_MAX} or {PATH_BYTES_MAX}")]
-    TooLong {
-        /// Its names.
-        names: usize,
-        /// Its bytes.
-        bytes: usize,
-    },
+    TooLong { names: usize, bytes: usize },
 }
 
 impl FromStr for Path {

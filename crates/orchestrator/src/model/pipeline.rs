@@ -27,10 +27,8 @@ pub enum DispatchKind {
 }
 
 impl DispatchKind {
-    /// All of them.
     pub const ALL: [Self; 3] = [Self::Celery, Self::Kafka, Self::Http];
 
-    /// Its name in configurations.
     pub fn name(self) -> &'static str {
         match self {
             Self::Celery => "celery",
@@ -43,13 +41,11 @@ impl DispatchKind {
 /// A stage as it is configured.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StagePlan {
-    /// Its name.
     pub name: String,
     /// The stages that must succeed before it begins.
     pub after: Vec<String>,
     /// The name of a Celery task, a topic, or a path.
     pub task: String,
-    /// How its tasks reach workers.
     pub dispatch: DispatchKind,
     /// The queue of its tasks, if not the default of the dispatcher.
     pub queue: Option<String>,
@@ -68,12 +64,10 @@ pub struct StagePlan {
 }
 
 impl StagePlan {
-    /// Whether it has templates for the arguments of its tasks.
     pub fn has_arguments(&self) -> bool {
         self.args.is_some() || self.kwargs.is_some()
     }
 
-    /// Its templates by name.
     pub fn templates(&self) -> impl Iterator<Item = (&'static str, &Template)> {
         [("args", &self.args), ("kwargs", &self.kwargs)]
             .into_iter()
@@ -81,27 +75,21 @@ impl StagePlan {
     }
 }
 
-/// Why stages do not form a pipeline.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{what}")]
 pub struct PipelineError {
-    /// The stage at fault.
     pub stage: Option<String>,
     /// The key of the stage at fault.
     pub key: Option<&'static str>,
-    /// What is wrong.
     pub what: String,
 }
 
-/// A job's input that lacks a value.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the message has no {path}, which {argument} of stage {stage} needs")]
 pub struct MissingInput {
-    /// The value.
     pub path: Path,
     /// The argument that needs it, such as `kwargs.video`.
     pub argument: String,
-    /// The stage of the argument.
     pub stage: String,
 }
 
@@ -156,7 +144,6 @@ impl Pipeline {
         Ok(())
     }
 
-    /// One stage.
     pub fn stage(&self, name: &str) -> Option<&StagePlan> {
         self.stages.iter().find(|stage| stage.name == name)
     }
@@ -229,8 +216,8 @@ fn check_arguments(stage: &StagePlan) -> Result<(), PipelineError> {
         }
         match (name, template.written()) {
             ("args", Value::Array(_)) | ("kwargs", Value::Object(_)) => {}
-            ("args", _) => return Err(error("it must be a list, each element an argument".to_owned())),
-            _ => return Err(error("it must have keys of its own, each the name of an argument".to_owned())),
+            ("args", _) => return Err(error("write a list, each element an argument".to_owned())),
+            _ => return Err(error("write keys with values, each key the name of an argument".to_owned())),
         }
         for (at, path) in template.paths() {
             if let Some(fault) = placeholder_fault(&path, stage) {
@@ -241,7 +228,6 @@ fn check_arguments(stage: &StagePlan) -> Result<(), PipelineError> {
     Ok(())
 }
 
-/// What is wrong with a placeholder, if anything.
 fn placeholder_fault(path: &Path, stage: &StagePlan) -> Option<String> {
     match (path.parts().first().map(String::as_str), path.parts().get(1)) {
         (Some("input"), _) | (Some("results"), None) => None,
@@ -353,8 +339,8 @@ mod tests {
         let told = |args, kwargs| with(&[], args, kwargs).expect_err("it is wrong");
         let error = told(json!({}), json!({}));
         assert_eq!((error.stage.as_deref(), error.key), (Some("b"), Some("args")));
-        assert_eq!(error.what, "args of stage b: it must be a list, each element an argument");
-        assert!(told(json!([]), json!([])).what.contains("it must have keys of its own"));
+        assert_eq!(error.what, "args of stage b: write a list, each element an argument");
+        assert!(told(json!([]), json!([])).what.contains("write keys with values"));
         assert_eq!(
             told(json!([]), json!({"x": ["{results.a}"]})).what,
             "kwargs of stage b: kwargs.x.0 has {results.a}, and b does not wait for a stage a"

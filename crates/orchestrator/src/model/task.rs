@@ -11,9 +11,7 @@ use crate::model::limits::{ID_BYTES_MAX, REASON_BYTES_MAX, RESULT_BYTES_MAX, STA
 /// the report of the present attempt counts.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct TaskId {
-    /// The job.
     pub job: String,
-    /// The stage.
     pub stage: String,
     /// From 1; raised by a retry, a timeout and a cancel.
     pub attempt: u32,
@@ -27,7 +25,6 @@ impl fmt::Display for TaskId {
     }
 }
 
-/// Text that is not the id of a task.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("invalid task id {0:?}: expected JOB:STAGE:ATTEMPT")]
 pub struct InvalidTaskId(pub String);
@@ -48,14 +45,11 @@ impl FromStr for TaskId {
     }
 }
 
-/// A unit of work for a worker.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Task {
-    /// The attempt.
     pub id: TaskId,
     /// `task` of the stage: the name of a Celery task, a topic, or a path.
     pub name: String,
-    /// `queue` of the stage.
     pub queue: Option<String>,
     /// The job's input, and the results of the stages that this one depends on.
     pub input: Value,
@@ -63,18 +57,12 @@ pub struct Task {
     pub arguments: Option<Arguments>,
     /// The key of the job's commands, for partitioning.
     pub key: String,
-    /// How long it may wait for a worker.
-    pub queue_timeout: Duration,
-    /// How long a worker may take.
     pub run_timeout: Duration,
 }
 
-/// The arguments of a Celery task.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Arguments {
-    /// By position.
     pub args: Vec<Value>,
-    /// By name.
     pub kwargs: Map<String, Value>,
 }
 
@@ -82,10 +70,8 @@ pub struct Arguments {
 /// `{"job": "job-17", "stage": "detect", "attempt": 2, "kind": "succeeded", "result": {}}`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Report {
-    /// The task.
     #[serde(flatten)]
     pub id: TaskId,
-    /// Its content.
     #[serde(flatten)]
     pub kind: ReportKind,
 }
@@ -137,27 +123,17 @@ pub(crate) fn bounded_reason(reason: &str) -> String {
     format!("{}...", &reason[..end])
 }
 
-/// The content of a report.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum ReportKind {
     /// A worker has started the task.
     Started,
-    /// The task has made progress.
-    Progress {
-        /// From 0 to 1.
-        fraction: f64,
-    },
+    /// The task has made progress, from 0 to 1.
+    Progress { fraction: f64 },
     /// The task is done.
-    Succeeded {
-        /// Its result.
-        result: Value,
-    },
+    Succeeded { result: Value },
     /// The task failed.
-    Failed {
-        /// The worker's reason.
-        reason: String,
-    },
+    Failed { reason: String },
 }
 
 #[cfg(test)]

@@ -27,12 +27,10 @@ enum Piece {
 }
 
 impl Text {
-    /// As it was written.
     pub fn written(&self) -> &str {
         &self.written
     }
 
-    /// Its placeholders.
     pub fn paths(&self) -> impl Iterator<Item = &Path> {
         self.pieces.iter().filter_map(|piece| match piece {
             Piece::Value(path) => Some(path),
@@ -40,7 +38,6 @@ impl Text {
         })
     }
 
-    /// Replaces the placeholders.
     pub fn fill<'a>(&self, find: impl Fn(&Path) -> Option<&'a Value>) -> Result<Value, FillError> {
         self.fill_within(&find, &mut { FILLED_BYTES_MAX })
     }
@@ -78,13 +75,10 @@ fn spend(left: &mut usize, bytes: usize) -> Result<(), FillError> {
     Ok(())
 }
 
-/// Why a template cannot be filled.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FillError {
-    /// There is no value for a placeholder.
     #[error("there is no {0}")]
     Missing(Path),
-    /// The result exceeds the bound.
     #[error("the result has more than {FILLED_BYTES_MAX} bytes")]
     TooLarge,
     /// The template was changed in the database.
@@ -92,33 +86,17 @@ pub enum FillError {
     Template(#[from] TemplateError),
 }
 
-/// Why a document is not a template.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TemplateError {
-    /// A brace without its counterpart.
     #[error("{text:?} has a single {brace}: write {brace}{brace} for a brace")]
-    SingleBrace {
-        /// The string that contains it.
-        text: String,
-        /// The brace.
-        brace: String,
-    },
-    /// A placeholder that is not a path.
+    SingleBrace { text: String, brace: String },
     #[error("{text:?}: {source}")]
-    Path {
-        /// The string that contains it.
-        text: String,
-        /// What is wrong.
-        source: PathError,
-    },
-    /// It exceeds the bound of its size.
-    #[error("it has {0} bytes, more than {TEMPLATE_BYTES_MAX}")]
+    Path { text: String, source: PathError },
+    #[error("the template has {0} bytes, more than {TEMPLATE_BYTES_MAX}")]
     TooLarge(usize),
-    /// It has too many placeholders.
-    #[error("it has {0} placeholders, more than {PLACEHOLDERS_MAX}")]
+    #[error("the template has {0} placeholders, more than {PLACEHOLDERS_MAX}")]
     TooManyPlaceholders(usize),
-    /// It is nested too deeply.
-    #[error("it is nested more than {TEMPLATE_DEPTH_MAX} levels deep")]
+    #[error("the template is nested more than {TEMPLATE_DEPTH_MAX} levels deep")]
     TooDeep,
     /// A placeholder without quotes, which is a mapping in YAML.
     #[error("YAML takes {{{0}}} without quotes for a mapping: write \"{{{0}}}\"")]
@@ -221,7 +199,6 @@ fn unquoted(members: &Map<String, Value>) -> Option<&str> {
 pub const ROOTS: [&str; 7] = ["input", "results", "job_id", "key", "labels", "stage", "attempt"];
 
 impl Template {
-    /// As it was written.
     pub fn written(&self) -> &Value {
         &self.0
     }
@@ -233,7 +210,6 @@ impl Template {
         found
     }
 
-    /// Replaces the placeholders.
     pub fn fill<'a>(&self, find: impl Fn(&Path) -> Option<&'a Value>) -> Result<Value, FillError> {
         fill(&self.0, &find, &mut { FILLED_BYTES_MAX })
     }

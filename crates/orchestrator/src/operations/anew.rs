@@ -2,31 +2,15 @@
 
 use std::{path::Path, time::Duration};
 
-use serde::Serialize;
 use solehold_sql::partitions::{Partition, PartitionRow};
 
 use super::start::open;
 use crate::{
     config::{self, Flags, Settings},
     error::RunError,
-    store::Store,
+    store::{BegunAnew, Store},
 };
-use solehold_kafka::{Identity, identify};
-
-/// The outcome of [`begin_anew`].
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct BegunAnew {
-    /// The topic.
-    pub topic: String,
-    /// The consumer group.
-    pub group: String,
-    /// Partitions that were reset to their first message.
-    pub partitions: u64,
-    /// Dead letters of the former topic that were kept.
-    pub dead: i64,
-    /// Parked commands of the former topic that were kept.
-    pub parked: i64,
-}
+use solehold_kafka::{ConsumerSettings, Identity, identify};
 
 /// Resets the partitions to their first message. Without `force`, the topic must be provably another one: commands of
 /// the same topic would be consumed again. Running owners are fenced, and start over.
@@ -37,10 +21,8 @@ pub async fn begin_anew(path: &Path, flags: Flags, force: bool) -> Result<BegunA
     if !force {
         check_is_another(&settings, rows).await?;
     }
-    let group = settings.kafka.group;
-    let topic = settings.kafka.topic;
-    let begun = store.begin_anew(&group, &topic).await.map_err(RunError::database)?;
-    Ok(BegunAnew { topic, group, partitions: begun.partitions, dead: begun.dead, parked: begun.parked })
+    let ConsumerSettings { group, topic, .. } = &settings.consumer;
+    store.begin_anew(group, topic).await.map_err(RunError::database)
 }
 
 /// The rows of all partitions. Missing rows are created, so that those partitions also start at their first message,
@@ -49,12 +31,15 @@ async fn rows(
     settings: &Settings,
     store: &Store,
 ) -> Result<Vec<(Partition, PartitionRow)>, solehold_sql::Error> {
-    let client = store.pool().get().await?;
+    let client = store.pool.get().await?;
     let mut rows = Vec::new();
-    for number in 0..settings.kafka.partitions {
-        let partition =
-            Partition { group: settings.kafka.group.clone(), topic: settings.kafka.topic.clone(), number };
-        let row = store.partitions().look(&**client, &partition).await?;
+    for number in 0..settings.consumer.partitions {
+        let partition = Partition {
+            group: settings.consumer.group.clone(),
+            topic: settings.consumer.topic.clone(),
+            number,
+        };
+        let row = store.partitions.look(&**client, &partition).await?;
         rows.push((partition, row));
     }
     Ok(rows)
@@ -62,7 +47,7 @@ async fn rows(
 
 /// Rejects a topic that is, or may be, the same.
 async fn check_is_another(settings: &Settings, rows: Vec<(Partition, PartitionRow)>) -> Result<(), RunError> {
-    let topic = &settings.kafka.topic;
+    let topic = &settings.consumer.topic;
     let mut is_another = false;
     for (partition, row) in rows {
         let number = partition.number;

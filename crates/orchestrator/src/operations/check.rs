@@ -13,10 +13,9 @@ use solehold_clock::BootTime;
 
 use super::start::{Assembled, assemble, lease_server};
 use crate::{
-    config::{Flags, KafkaSettings},
-    dispatch::{Finding, StageLimits, Weight},
+    config::{Flags, KafkaSettings, Settings},
+    dispatch::{Finding, Weight},
     error::RunError,
-    model::pipeline::StagePlan,
 };
 use solehold_kafka::{BrokerErrors, BrokerProblem, REPORTED_WITHIN};
 
@@ -28,20 +27,18 @@ const RETRY_EVERY: Duration = Duration::from_secs(1);
 /// Checks a configuration, and returns the findings. Creates missing tables; changes nothing else.
 pub async fn check(path: &Path, flags: Flags) -> Result<Vec<String>, RunError> {
     let Assembled { settings, orchestrator, .. } = assemble(path, flags, false).await?;
-    let kafka = &settings.kafka;
-    let partitions = partitions(kafka).await?;
+    let partitions = partitions(&settings.kafka).await?;
     let mut found: Vec<(&str, Finding)> =
-        topics(kafka, &partitions).into_iter().map(|finding| ("commands", finding)).collect();
+        topics(&settings, &partitions).into_iter().map(|finding| ("commands", finding)).collect();
     if let Some(server) = lease_server(&settings)? {
         let asked = server.get::<Value>(format!("{}?limit=1", paths::RUNNERS)).await;
         let asked = asked.map_err(|error| RunError::Unavailable(format!("leases: {error}")))?;
         asked.map_err(|refusal| RunError::Usage(format!("leases: {}", refusal.detail)))?;
         found.push(("leases", Finding::note("the Solehold server responds")));
     }
-    for (kind, dispatcher) in &orchestrator.parts().dispatchers {
+    for (kind, dispatcher) in &orchestrator.parts.dispatchers {
         let stages = settings.pipeline.stages().iter().filter(|stage| stage.dispatch == *kind);
-        let stages: Vec<StageLimits> = stages.map(limits_of).collect();
-        let findings = dispatcher.check(&stages).await;
+        let findings = dispatcher.check(&stages.cloned().collect::<Vec<_>>()).await;
         let findings = findings
             .map_err(|error| RunError::Unavailable(format!("dispatchers.{}: {error}", kind.name())))?;
         found.extend(findings.into_iter().map(|finding| (kind.name(), finding)));
@@ -53,21 +50,11 @@ pub async fn check(path: &Path, flags: Flags) -> Result<Vec<String>, RunError> {
     let stages: Vec<&str> = settings.pipeline.stages().iter().map(|stage| stage.name.as_str()).collect();
     lines.push(format!(
         "the configuration is good: commands from {} in group {}, stages {}",
-        kafka.topic,
-        kafka.group,
+        settings.consumer.topic,
+        settings.consumer.group,
         stages.join(", ")
     ));
     Ok(lines)
-}
-
-fn limits_of(plan: &StagePlan) -> StageLimits {
-    StageLimits {
-        stage: plan.name.clone(),
-        name: plan.task.clone(),
-        queue: plan.queue.clone(),
-        queue_timeout: plan.queue_timeout,
-        run_timeout: plan.run_timeout,
-    }
 }
 
 /// The topics of the brokers, with how many partitions each has.
@@ -118,10 +105,10 @@ fn list_topics(config: &ClientConfig) -> Result<Partitions, BrokerProblem> {
 }
 
 /// Findings about the topics named in the file.
-fn topics(kafka: &KafkaSettings, found: &Partitions) -> Vec<Finding> {
+fn topics(settings: &Settings, found: &Partitions) -> Vec<Finding> {
     let count_of = |name: &str| found.iter().find(|(topic, _)| topic == name).map(|(_, count)| *count);
-    let topic = &kafka.topic;
-    let expected = kafka.partitions;
+    let topic = &settings.consumer.topic;
+    let expected = settings.consumer.partitions;
     let mut findings = vec![match count_of(topic) {
         None => Finding::problem(format!(
             "topic {topic} does not exist: create it with {expected} partitions (kafka.partitions); an orchestrator \
@@ -137,8 +124,8 @@ fn topics(kafka: &KafkaSettings, found: &Partitions) -> Vec<Finding> {
         )),
     }];
     let others = [
-        ("events_topic", &kafka.events_topic, "events wait"),
-        ("dead_letter_topic", &kafka.dead_letter_topic, "copies of dead letters wait"),
+        ("events_topic", &settings.kafka.events_topic, "events wait"),
+        ("dead_letter_topic", &settings.kafka.dead_letter_topic, "copies of dead letters wait"),
     ];
     for (key, topic, what) in others {
         let Some(topic) = topic.as_ref().filter(|topic| count_of(topic).is_none()) else { continue };

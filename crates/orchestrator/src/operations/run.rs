@@ -30,15 +30,15 @@ pub async fn run(
         () = &mut ending => return Ok(()),
     };
     let orchestrator = &assembled.orchestrator;
-    let consumer_metrics = orchestrator.metrics().consumer().clone();
+    let consumer_metrics = orchestrator.metrics.consumer.clone();
     let ready = consumer_metrics.clone();
     let readiness: Readiness =
         Arc::new(move || ready.ready(BootTime::now()).err().map(|error| error.to_string()));
     let consumer = Consumer {
-        settings: assembled.consumer.clone(),
+        settings: assembled.settings.consumer.clone(),
         brokers: assembled.settings.kafka.brokers.clone(),
-        pool: orchestrator.store().pool().clone(),
-        partitions: orchestrator.store().partitions().clone(),
+        pool: orchestrator.store().pool.clone(),
+        partitions: orchestrator.store().partitions.clone(),
         handler: Arc::new(orchestrator.clone()),
         metrics: consumer_metrics,
         name: assembled.settings.name.clone(),
@@ -80,14 +80,14 @@ pub(super) async fn with_services<T>(
         |what: &str| Err(RunError::Failed(format!("the background task for {what} ended unexpectedly")));
     tokio::select! {
         done = work => done,
-        () = orchestrator.mailbox().notifier().connect(orchestrator.store(), &listen) => ended("notifications"),
+        () = orchestrator.mailbox().notifier.connect(orchestrator.store(), &listen) => ended("notifications"),
         () = receive_reports(&orchestrator) => ended("task reports"),
     }
 }
 
 /// Receives reports from all dispatchers. Never ends.
 async fn receive_reports(orchestrator: &Orchestrator) {
-    let reports = orchestrator.parts().dispatchers.iter().map(|(kind, dispatcher)| async move {
+    let reports = orchestrator.parts.dispatchers.iter().map(|(kind, dispatcher)| async move {
         loop {
             let error = dispatcher.reports(orchestrator.mailbox().as_ref()).await;
             tracing::warn!(dispatcher = kind.name(), %error, "cannot receive task reports; retrying");

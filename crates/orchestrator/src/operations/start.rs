@@ -7,11 +7,10 @@ use secrecy::ExposeSecret;
 use solehold_client::Http;
 use solehold_clock::BootTime;
 use solehold_engine::postgres::Target;
-use solehold_kafka::{ConsumerSettings, PartitionAssignment};
 use tokio_postgres::NoTls;
 
 use crate::{
-    config::{self, Flags, Ownership, PostgresSettings, Settings},
+    config::{self, Flags, PostgresSettings, Settings},
     dispatch::{self, Reports},
     error::RunError,
     mailbox::Mailbox,
@@ -21,12 +20,10 @@ use crate::{
     store::{EVENTS, LETTERS, Prepared, Store},
 };
 
-/// How long a connection may take.
 const CONNECT_WITHIN: Duration = Duration::from_secs(10);
 /// The pause between two attempts to reach the database at the start.
 const TRY_EVERY: Duration = Duration::from_millis(500);
 
-/// Connections to the database.
 fn pool(settings: &PostgresSettings) -> Result<(Pool, Target), RunError> {
     let mut target: Target = settings
         .url
@@ -60,15 +57,14 @@ pub(super) async fn open(settings: &Settings, wait: Duration) -> Result<(Arc<Sto
     let until = BootTime::now().plus(wait);
     let mut is_logged = false;
     loop {
-        let group = &settings.kafka.group;
-        let topic = &settings.kafka.topic;
+        let group = &settings.consumer.group;
+        let topic = &settings.consumer.topic;
         let error = match store.prepare(group, topic).await {
             Ok(Prepared::Ready) => return Ok((Arc::new(store), target)),
-            Ok(Prepared::InUse(owner)) => {
+            Ok(Prepared::InUse { group: its_group, topic: its_topic }) => {
                 return Err(RunError::Usage(format!(
-                    "the schema {schema} has the jobs of group {} and topic {}, not of {group} and {topic}: \
-                     give postgres.schema another name, or name them in kafka.group and kafka.topic",
-                    owner.group, owner.topic
+                    "the schema {schema} has the jobs of group {its_group} and topic {its_topic}, not of {group} and \
+                     {topic}: give postgres.schema another name, or name them in kafka.group and kafka.topic"
                 )));
             }
             Err(error) => error,
@@ -104,36 +100,8 @@ fn is_transient(error: &solehold_sql::Error) -> bool {
 
 /// The server that leases partitions, if partitions are leased.
 pub(super) fn lease_server(settings: &Settings) -> Result<Option<Http>, RunError> {
-    let Ownership::Leases(leases) = &settings.ownership else { return Ok(None) };
-    let http = Http::new(leases.http());
-    http.map(Some).map_err(|error| RunError::Usage(format!("leases: {error}")))
-}
-
-fn consumer_settings(settings: &Settings) -> ConsumerSettings {
-    let kafka = &settings.kafka;
-    let limits = &settings.limits;
-    let defaults = ConsumerSettings::default();
-    let (assignment, capacity, session_timeout) = match &settings.ownership {
-        Ownership::Group => (PartitionAssignment::Group, defaults.capacity, kafka.session_timeout),
-        Ownership::Leases(leases) => (PartitionAssignment::Leases, leases.capacity, leases.ttl),
-    };
-    ConsumerSettings {
-        topic: kafka.topic.clone(),
-        group: kafka.group.clone(),
-        partitions: kafka.partitions,
-        partition_assignment: assignment,
-        group_instance_id: kafka.static_member.clone(),
-        auto_offset_reset: kafka.auto_offset_reset,
-        lost_messages: kafka.lost_messages,
-        session_timeout,
-        capacity,
-        parallel: limits.parallel,
-        span: limits.span,
-        batch: limits.batch,
-        attempts: limits.attempts,
-        leave_timeout: defaults.leave_timeout.min(session_timeout / 2),
-        ..defaults
-    }
+    let http = settings.leases.clone().map(Http::new).transpose();
+    http.map_err(|error| RunError::Usage(format!("leases: {error}")))
 }
 
 /// An orchestrator that is ready to run.
@@ -141,23 +109,20 @@ pub(super) struct Assembled {
     pub settings: Settings,
     pub orchestrator: Orchestrator,
     pub listen: Target,
-    pub consumer: ConsumerSettings,
 }
 
 /// Assembles an orchestrator. Waits for its database only if `waits`.
 pub(super) async fn assemble(path: &Path, flags: Flags, waits: bool) -> Result<Assembled, RunError> {
     let settings = config::load(path, |file| flags.apply(file))?;
-    let consumer = consumer_settings(&settings);
-    if let Some(fault) = consumer.fault() {
-        return Err(RunError::Usage(format!("{}: {fault}", path.display())));
-    }
+    let checked = settings.consumer.check();
+    checked.map_err(|error| RunError::Usage(format!("{}: {error}", path.display())))?;
     let wait = if waits { settings.postgres.wait } else { Duration::ZERO };
     let (store, listen) = open(&settings, wait).await?;
     let mailbox = Arc::new(Mailbox::new(store));
     let publisher = KafkaPublisher::new(&settings.kafka.brokers, settings.kafka.headers);
     let publisher = publisher.map_err(|error| RunError::Usage(format!("kafka: {error}")))?;
     let reports: Arc<dyn Reports> = mailbox.clone();
-    let dispatchers = dispatch::open(&settings.dispatchers, &settings.kafka, &reports);
+    let dispatchers = dispatch::open(&settings, &reports);
     let orchestrator = Orchestrator::new(Parts {
         mailbox,
         commands: settings.commands.clone(),
@@ -166,17 +131,17 @@ pub(super) async fn assemble(path: &Path, flags: Flags, waits: bool) -> Result<A
         publisher: Arc::new(publisher),
         events_topic: settings.kafka.events_topic.clone(),
         dead_letter_topic: settings.kafka.dead_letter_topic.clone(),
-        inbox_retention: settings.limits.inbox_retention,
-        job_retention: settings.limits.job_retention,
+        inbox_retention: settings.inbox_retention,
+        job_retention: settings.job_retention,
     });
     check_channels(&orchestrator).await?;
-    Ok(Assembled { settings, orchestrator, listen, consumer })
+    Ok(Assembled { settings, orchestrator, listen })
 }
 
 /// Rejects a configuration without a channel that rows of the outbox need.
 async fn check_channels(orchestrator: &Orchestrator) -> Result<(), RunError> {
     let needed = orchestrator.store().channels().await.map_err(RunError::database)?;
-    let channels = Channel::all(orchestrator.parts());
+    let channels = Channel::all(&orchestrator.parts);
     let is_missing = |name: &&String| !channels.iter().any(|channel| channel.name() == name.as_str());
     let Some(missing) = needed.iter().find(is_missing) else { return Ok(()) };
     let key = match missing.as_str() {
@@ -206,7 +171,7 @@ stages: {decode: {task: /decode, dispatch: http}}
             let text = file.replace("9092'", &format!("9092', partition_assignment: {assignment}"));
             std::fs::write(&path, text).expect("written");
             let settings = config::load(&path, |_| {}).expect("good");
-            assert_eq!(consumer_settings(&settings).fault(), None, "{assignment}");
+            assert_eq!(settings.consumer.check(), Ok(()), "{assignment}");
         }
     }
 }

@@ -37,7 +37,6 @@ pub struct Span {
     pub below: i64,
 }
 
-/// The outcome of the rows of a span.
 #[derive(Debug, Default)]
 pub struct Tried {
     /// The last row that was read.
@@ -114,7 +113,6 @@ impl Backlog {
         mark.is_some_and(|mark| kind == SpanKind::Fresh || mark.left == self.passes)
     }
 
-    /// Records the outcome of a span.
     pub fn tried(&mut self, span: Span, tried: &Tried, now: BootTime) {
         let knew_any = self.lowest_left.is_some() || self.pass.is_some();
         for (sequence, job) in &tried.left {

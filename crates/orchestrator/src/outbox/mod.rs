@@ -26,9 +26,8 @@ use crate::{
         limits::{OUTBOX_BATCH, OUTBOX_SEARCH_EVERY},
         task::{ReportKind, Task, TaskId},
     },
-    orchestrator::{Orchestrator, Parts},
+    orchestrator::{Next, Orchestrator, Parts, StepError},
     publish::{Outgoing, Publish},
-    step::{Next, StepError},
     store::{DeadLetterId, EVENTS, FullReads, LETTERS, OutboxKind, OutboxRow},
 };
 
@@ -41,7 +40,6 @@ pub(crate) enum Channel {
 }
 
 impl Channel {
-    /// The channels of an orchestrator.
     pub fn all(parts: &Parts) -> Vec<Self> {
         let workers = parts.dispatchers.iter().map(|(kind, way)| Self::Workers(kind.name(), way.clone()));
         let topics = [(EVENTS, &parts.events_topic), (LETTERS, &parts.dead_letter_topic)];
@@ -73,7 +71,6 @@ type Row = (i64, OutboxRow);
 /// One result per row; none if the row's request is still under way.
 type Results = Vec<Option<Result<(), DispatchError>>>;
 
-/// The outcome of a batch of rows.
 #[derive(Default)]
 struct Sent {
     /// Rows to delete.
@@ -123,7 +120,7 @@ impl<'a> OutboxSender<'a> {
         }
         let store = self.orchestrator.store();
         let sent = i64::MIN..self.backlog.floor();
-        let client = store.pool().get().await?;
+        let client = store.pool.get().await?;
         let found = store.outbox(&client, self.partition(), self.channel.name(), sent, 1).await?;
         self.searches.made(began, BootTime::now());
         if !found.is_empty() {
@@ -141,7 +138,7 @@ impl<'a> OutboxSender<'a> {
     /// Sends the first rows of a span.
     async fn send_span(&mut self, span: Span) -> Result<Tried, StepError> {
         let store = self.orchestrator.store();
-        let client = store.pool().get().await?;
+        let client = store.pool.get().await?;
         let numbers = span.from..span.below;
         let rows =
             store.outbox(&client, self.partition(), self.channel.name(), numbers, OUTBOX_BATCH).await?;
@@ -271,7 +268,7 @@ impl<'a> OutboxSender<'a> {
                     Some(Outgoing { key, payload: event.to_string().into_bytes(), headers: Vec::new() })
                 }
                 OutboxKind::DeadLetter { position, generation } => {
-                    let client = store.pool().get().await?;
+                    let client = store.pool.get().await?;
                     let partition = self.partition();
                     let id = DeadLetterId { partition, generation: *generation, position: *position };
                     let letter = store.dead_letter(&client, id).await?;

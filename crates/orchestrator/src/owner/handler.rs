@@ -16,7 +16,7 @@ impl Handler for Orchestrator {
     type Receipt = Tally;
 
     async fn work(&self, message: &Message) -> Result<Command, Failure> {
-        let parsed = self.parts().commands.parse(message.payload.as_deref(), message.key.as_deref());
+        let parsed = self.parts.commands.parse(message.payload.as_deref(), message.key.as_deref());
         parsed.map_err(|error| Failure::Poison(error.to_string()))
     }
 

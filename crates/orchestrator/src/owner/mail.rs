@@ -6,7 +6,7 @@ use solehold_clock::BootTime;
 use super::PartitionOwner;
 use crate::{
     model::limits::MAILBOX_BATCH,
-    step::{Next, StepError},
+    orchestrator::{Next, StepError},
     store::{Floor, Mail, MailPage},
 };
 
@@ -14,7 +14,7 @@ impl PartitionOwner<'_> {
     pub(super) async fn read_mail(&self, floor: &mut Floor) -> Result<Next, StepError> {
         let store = self.orchestrator.store();
         let partition = self.partition();
-        let client = store.pool().get().await?;
+        let client = store.pool.get().await?;
         let read = floor.begin(BootTime::now());
         let page = store.mailbox(&client, partition, read.from, MAILBOX_BATCH).await?;
         let MailPage { mail, unreadable } = page;
@@ -87,7 +87,7 @@ impl PartitionOwner<'_> {
                 Ok(())
             })
             .await?;
-        self.orchestrator.metrics().unreadable(aside.len());
+        self.orchestrator.metrics.unreadable(aside.len());
         for (subject, name, reason) in &aside {
             let table = "unreadable_mail";
             tracing::error!(

@@ -23,9 +23,8 @@ use tokio::sync::watch;
 use crate::{
     model::limits::{CLEANING_EVERY, POLL_EVERY, SWEEP_EVERY},
     notifier::PartitionSignals,
-    orchestrator::Orchestrator,
+    orchestrator::{Next, Orchestrator, StepError},
     outbox::{Channel, OutboxSender},
-    step::{Next, StepError},
     store::Floor,
 };
 
@@ -51,7 +50,7 @@ pub(crate) struct PartitionOwner<'a> {
 
 impl<'a> PartitionOwner<'a> {
     pub fn new(orchestrator: &'a Orchestrator, tenure: &'a Tenure) -> Self {
-        let signals = orchestrator.mailbox().notifier().register(tenure.partition.number);
+        let signals = orchestrator.mailbox().notifier.register(tenure.partition.number);
         Self { orchestrator, tenure, signals }
     }
 
@@ -61,7 +60,7 @@ impl<'a> PartitionOwner<'a> {
 
     /// Runs all background tasks until `leaving`, or until the partition is found to have another owner.
     pub async fn run(&self, leaving: Leaving) {
-        let senders = Channel::all(self.orchestrator.parts()).into_iter().map(|channel| {
+        let senders = Channel::all(&self.orchestrator.parts).into_iter().map(|channel| {
             let sender = OutboxSender::new(self.orchestrator, self.tenure, channel);
             BackgroundTask::Outbox(Box::new(sender))
         });
@@ -132,7 +131,7 @@ impl<'a> PartitionOwner<'a> {
 
 impl Drop for PartitionOwner<'_> {
     fn drop(&mut self) {
-        self.orchestrator.mailbox().notifier().deregister(self.partition(), &self.signals);
+        self.orchestrator.mailbox().notifier.deregister(self.partition(), &self.signals);
     }
 }
 

@@ -6,7 +6,7 @@ use crate::{
         job::Input,
         limits::{CLEANING_BATCH, SWEEP_BATCH},
     },
-    step::{Next, StepError},
+    orchestrator::{Next, StepError},
     store::IMPORTED,
 };
 
@@ -16,7 +16,7 @@ impl PartitionOwner<'_> {
     /// Times out attempts whose deadline has passed.
     pub(super) async fn time_out_attempts(&self) -> Result<Next, StepError> {
         let store = self.orchestrator.store();
-        let client = store.pool().get().await?;
+        let client = store.pool.get().await?;
         let overdue = store.overdue(&client, self.partition(), SWEEP_BATCH).await?;
         drop(client);
         if overdue.is_empty() {
@@ -34,17 +34,17 @@ impl PartitionOwner<'_> {
                 Ok(())
             })
             .await?;
-        self.orchestrator.metrics().timeouts(overdue.len());
+        self.orchestrator.metrics.timeouts(overdue.len());
         Ok(Next::Now)
     }
 
     /// Deletes a batch of marks, dead letters and mail that are older than the retention and whose messages lie behind
     /// the partition's position.
     pub(super) async fn clean(&self) -> Result<Next, StepError> {
-        let parts = self.orchestrator.parts();
+        let parts = &self.orchestrator.parts;
         let store = self.orchestrator.store();
-        let client = store.pool().get().await?;
-        let row = store.partitions().look(&**client, &self.tenure.partition).await?;
+        let client = store.pool.get().await?;
+        let row = store.partitions.look(&**client, &self.tenure.partition).await?;
         if row.epoch != self.tenure.epoch {
             return Err(StepError::Fenced);
         }
@@ -52,9 +52,9 @@ impl PartitionOwner<'_> {
         let partition = self.partition();
         let retention = parts.inbox_retention;
         let scope = partition.to_string();
-        store.inbox().prune_below(&**client, &scope, below, retention, CLEANING_BATCH).await?;
+        store.inbox.prune_below(&**client, &scope, below, retention, CLEANING_BATCH).await?;
         // Imported marks belong to no partition, so every owner deletes old ones. Only their age is known.
-        store.inbox().prune_below(&**client, IMPORTED, i64::MAX, retention, CLEANING_BATCH).await?;
+        store.inbox.prune_below(&**client, IMPORTED, i64::MAX, retention, CLEANING_BATCH).await?;
         store.prune_unreadable_mail(&client, partition, parts.job_retention, CLEANING_BATCH).await?;
         store.prune_dead_letters(&client, partition, below, retention, CLEANING_BATCH).await?;
         drop(client);
@@ -65,8 +65,8 @@ impl PartitionOwner<'_> {
     async fn delete_old_jobs(&self) -> Result<Next, StepError> {
         let store = self.orchestrator.store();
         let partition = self.partition();
-        let retention = self.orchestrator.parts().job_retention;
-        let client = store.pool().get().await?;
+        let retention = self.orchestrator.parts.job_retention;
+        let client = store.pool.get().await?;
         let old = store.old_jobs(&client, partition, retention, CLEANING_BATCH).await?;
         if old.is_empty() {
             // Pipelines belong to no partition, so every owner deletes unused ones.

@@ -15,7 +15,6 @@ use tokio_postgres::{
 
 use crate::store::{NOW_MS, Store};
 
-/// The state of a dead letter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DeadLetterState {
@@ -32,7 +31,6 @@ pub enum DeadLetterState {
 impl DeadLetterState {
     const ALL: [Self; 4] = [Self::Dead, Self::Parked, Self::Redriven, Self::Discarded];
 
-    /// Its name on the wire and in the database.
     pub fn name(self) -> &'static str {
         match self {
             Self::Dead => "dead",
@@ -46,7 +44,6 @@ impl DeadLetterState {
 /// Identifies a dead letter: `PARTITION-OFFSET`, and `-GENERATION` unless that is the first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct DeadLetterId {
-    /// Its partition.
     pub partition: i32,
     /// How often the topic had been recreated.
     pub generation: i64,
@@ -61,7 +58,6 @@ impl fmt::Display for DeadLetterId {
     }
 }
 
-/// Text that is not the id of a dead letter.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("invalid letter id {0:?}: use PARTITION-OFFSET, as in 3-1207")]
 pub struct InvalidDeadLetterId(pub String);
@@ -88,19 +84,13 @@ impl FromStr for DeadLetterId {
 /// A rejected or parked command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeadLetter {
-    /// Its partition.
     pub partition: i32,
-    /// How often the topic had been recreated.
     pub generation: i64,
-    /// Its offset there.
     pub position: i64,
-    /// The key of its message.
     pub key: String,
-    /// The payload of its message.
     pub payload: Option<Vec<u8>>,
     /// Distinguishes its message from another one at its offset. Missing in rows of an earlier version.
     pub digest: Option<i64>,
-    /// Its state.
     pub state: DeadLetterState,
     /// Why it is dead, or what it is parked behind.
     pub reason: String,
@@ -109,7 +99,6 @@ pub struct DeadLetter {
 }
 
 impl DeadLetter {
-    /// Its id.
     pub fn id(&self) -> DeadLetterId {
         DeadLetterId { partition: self.partition, generation: self.generation, position: self.position }
     }
@@ -118,8 +107,10 @@ impl DeadLetter {
 const COLUMNS: &str = "partition, position, key, payload, state, reason, at_ms, generation, digest";
 
 /// The outcome of [`Store::begin_anew`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct NewGeneration {
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct BegunAnew {
+    pub topic: String,
+    pub group: String,
     /// Partitions that were reset.
     pub partitions: u64,
     /// Dead letters of the former topic that were kept.
@@ -224,7 +215,6 @@ impl Store {
         Ok(())
     }
 
-    /// The dead letter with this id.
     pub async fn dead_letter(&self, client: &Client, id: DeadLetterId) -> Result<Option<DeadLetter>, Error> {
         let read = format!(
             "SELECT {COLUMNS} FROM {} WHERE partition = $1 AND generation = $2 AND position = $3",
@@ -271,7 +261,6 @@ impl Store {
         client.query_typed(&read, &parameters).await?.iter().map(letter_of).collect()
     }
 
-    /// Sets the state of a dead letter.
     pub(crate) async fn settle_dead_letter(
         &self,
         client: &Client,
@@ -304,7 +293,7 @@ impl Store {
 
     /// Resets all partitions to the first message of a topic that was recreated, in its next generation. The
     /// transaction waits for those of the owners and fences them.
-    pub async fn begin_anew(&self, group: &str, topic: &str) -> Result<NewGeneration, Error> {
+    pub async fn begin_anew(&self, group: &str, topic: &str) -> Result<BegunAnew, Error> {
         let mut client = self.pool.get().await?;
         let tx = client.transaction().await?;
         let partitions = self.partitions.begin_anew(&*tx, group, topic).await?;
@@ -315,7 +304,8 @@ impl Store {
         );
         let kept = tx.query_one(&count, &[]).await?;
         tx.commit().await?;
-        Ok(NewGeneration { partitions, dead: kept.get(0), parked: kept.get(1) })
+        let topic = topic.to_owned();
+        Ok(BegunAnew { topic, group: group.to_owned(), partitions, dead: kept.get(0), parked: kept.get(1) })
     }
 
     /// Deletes dead letters that were resolved longer ago than `older_than` and whose messages cannot be delivered

@@ -17,53 +17,33 @@ use crate::model::{
 };
 use crate::store::Store;
 
-/// The content of mail.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "mail", rename_all = "snake_case")]
 pub enum MailBody {
     /// A worker's report.
-    Report {
-        /// The stage.
-        stage: String,
-        /// The attempt.
-        attempt: u32,
-        /// The report.
-        report: ReportKind,
-    },
+    Report { stage: String, attempt: u32, report: ReportKind },
     /// A command from another partition than the job's own: the topic had fewer partitions when the job was created.
     Command {
-        /// The command.
         command: Command,
         /// Its message. Missing in mail of an earlier version.
         #[serde(default)]
         origin: Option<Origin>,
     },
     /// A forwarded command that was rejected: it becomes a dead letter of the partition of its message.
-    Returned {
-        /// The command.
-        command: Command,
-        /// Its message.
-        origin: Origin,
-        /// Why it was rejected.
-        reason: String,
-    },
+    Returned { command: Command, origin: Origin, reason: String },
     /// An operator cancels a job.
     Cancel,
     /// An operator retries a job.
     Retry,
     /// An operator redrives a dead letter and the commands parked behind it.
     Redrive {
-        /// The offset of its message.
         position: i64,
-        /// The generation of its topic.
         #[serde(default)]
         generation: i64,
     },
     /// An operator discards a dead letter.
     Discard {
-        /// The offset of its message.
         position: i64,
-        /// The generation of its topic.
         #[serde(default)]
         generation: i64,
     },
@@ -72,15 +52,11 @@ pub enum MailBody {
 /// The message of a forwarded command, so that it can become a dead letter.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Origin {
-    /// Its partition.
     pub partition: i32,
-    /// The generation of its topic.
     pub generation: i64,
-    /// Its offset.
     pub position: i64,
     /// Distinguishes it from another message at that offset.
     pub digest: i64,
-    /// Its payload.
     pub payload: String,
 }
 
@@ -91,7 +67,6 @@ pub struct Mail {
     pub subject: String,
     /// Identifies it among mail of the same subject.
     pub name: String,
-    /// Its content.
     pub body: MailBody,
 }
 
@@ -122,7 +97,6 @@ impl Mail {
         Self { subject: job.to_owned(), name, body }
     }
 
-    /// A worker's report.
     pub fn report(report: Report) -> Self {
         let Report { id, kind } = report;
         Self::to_job(&id.job, MailBody::Report { stage: id.stage, attempt: id.attempt, report: kind })
@@ -132,16 +106,13 @@ impl Mail {
 /// Entries of a mailbox, each with its arrival.
 #[derive(Debug, Default)]
 pub struct MailPage {
-    /// Entries that were parsed.
     pub mail: Vec<(i64, Mail)>,
     /// Entries that cannot be parsed, and why.
     pub unreadable: Vec<(i64, String)>,
 }
 
-/// The outcome of a delivery.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Delivered {
-    /// Partitions that have new mail.
     pub partitions: Vec<i32>,
     /// Mail that was dropped because its job does not exist: the job, and the name of the mail.
     pub without_job: Vec<(String, String)>,

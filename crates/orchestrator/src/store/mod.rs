@@ -33,13 +33,12 @@ pub(crate) use self::{
     dead_letters::KnownDeadLetter,
     floor::{Floor, FullReads},
     outbox::{EVENTS, LETTERS},
-    read::RemainingWork,
 };
 pub use self::{
-    dead_letters::{DeadLetter, DeadLetterId, DeadLetterState, InvalidDeadLetterId, NewGeneration},
+    dead_letters::{BegunAnew, DeadLetter, DeadLetterId, DeadLetterState, InvalidDeadLetterId},
     mailbox::{Delivered, Mail, MailBody, MailPage, Origin},
     outbox::{OutboxKind, OutboxRow},
-    read::{JobFilter, JobSummary},
+    read::{JobSummary, RemainingWork},
 };
 use crate::model::pipeline::Pipeline;
 
@@ -54,32 +53,24 @@ const USED_EVERY_MS: i64 = 60 * 60 * 1_000;
 /// than a given age, or candidates that are checked again.
 const NOW_MS: &str = "(extract(epoch FROM statement_timestamp()) * 1000)::bigint";
 
-/// The group and topic whose jobs are in a schema.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SchemaOwner {
-    /// The consumer group.
-    pub group: String,
-    /// The topic of commands.
-    pub topic: String,
-}
-
 /// The outcome of [`Store::prepare`].
 #[must_use]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Prepared {
     /// The tables exist and belong to this orchestrator.
     Ready,
-    /// The schema has the jobs of another orchestrator.
-    InUse(SchemaOwner),
+    /// The schema has the jobs of another orchestrator, of this group and topic.
+    InUse { group: String, topic: String },
 }
 
-/// The tables of an orchestrator.
 #[derive(Debug)]
 pub struct Store {
-    pool: Pool,
+    pub pool: Pool,
     schema: String,
-    partitions: Partitions,
-    inbox: Inbox,
+    /// The owners and positions of partitions.
+    pub partitions: Partitions,
+    /// Marks of commands that have taken effect.
+    pub inbox: Inbox,
     pipelines: Mutex<HashMap<String, Arc<Pipeline>>>,
 }
 
@@ -93,21 +84,6 @@ impl Store {
             inbox: Inbox::new(&format!("{schema}.inbox"))?,
             pipelines: Mutex::default(),
         })
-    }
-
-    /// Connections to the database.
-    pub fn pool(&self) -> &Pool {
-        &self.pool
-    }
-
-    /// The owners and positions of partitions.
-    pub fn partitions(&self) -> &Partitions {
-        &self.partitions
-    }
-
-    /// Marks of commands that have taken effect.
-    pub fn inbox(&self) -> &Inbox {
-        &self.inbox
     }
 
     /// The LISTEN channel for notifications of new mail.
@@ -158,11 +134,10 @@ impl Store {
         let read = format!("SELECT consumer_group, topic FROM {}", self.table("about"));
         let row = tx.query_one(&read, &[]).await?;
         tx.commit().await?;
-        let owner = SchemaOwner { group: row.get(0), topic: row.get(1) };
-        if owner.group == group && owner.topic == topic {
+        if row.get::<_, &str>(0) == group && row.get::<_, &str>(1) == topic {
             return Ok(Prepared::Ready);
         }
-        Ok(Prepared::InUse(owner))
+        Ok(Prepared::InUse { group: row.get(0), topic: row.get(1) })
     }
 
     /// Stores a pipeline, and returns its digest. It is looked up each time, since an earlier insert may have been
@@ -190,7 +165,6 @@ impl Store {
         Ok(digest)
     }
 
-    /// The pipeline with this digest.
     async fn pipeline(&self, client: &Client, digest: &str) -> Result<Arc<Pipeline>, Error> {
         if let Some(known) = self.pipelines.lock().get(digest) {
             return Ok(known.clone());

@@ -17,7 +17,6 @@ use tokio_postgres::{
 use crate::model::task::TaskId;
 use crate::store::Store;
 
-/// What to send.
 #[derive(Debug, Clone, PartialEq)]
 pub enum OutboxKind {
     /// Send the task.
@@ -27,22 +26,15 @@ pub enum OutboxKind {
     /// Publish the event.
     Event(Value),
     /// Publish a copy of the dead letter at this position.
-    DeadLetter {
-        /// The offset of its message.
-        position: i64,
-        /// The generation of its topic.
-        generation: i64,
-    },
+    DeadLetter { position: i64, generation: i64 },
 }
 
-/// A row of the outbox.
 #[derive(Debug, Clone, PartialEq)]
 pub struct OutboxRow {
     /// The name of a dispatcher, or `events` or `letters`.
     pub channel: &'static str,
     /// Rows of one job are sent one after another. For a dead letter, its key.
     pub job_id: String,
-    /// What to send.
     pub kind: OutboxKind,
 }
 
@@ -157,7 +149,6 @@ impl Store {
         Ok(rows.iter().map(|row| row.get(0)).collect())
     }
 
-    /// Deletes rows that were sent, in a transaction that has checked the epoch.
     pub async fn delete_outbox(
         &self,
         client: &Client,

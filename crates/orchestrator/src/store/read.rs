@@ -1,5 +1,6 @@
 //! Reads without a lock: the result may be outdated by the time it is used.
 
+use serde::Serialize;
 use solehold_sql::Error;
 use tokio_postgres::{
     Client,
@@ -12,49 +13,29 @@ use crate::store::{
     rows::{job_state, labels_of},
 };
 
-/// Selects jobs.
-#[derive(Debug, Clone, Default)]
-pub struct JobFilter {
-    /// Only jobs in this state.
-    pub state: Option<JobState>,
-    /// Only jobs after this id.
-    pub after: Option<String>,
-    /// The most jobs to return.
-    pub limit: i64,
-}
-
 /// A job in a list. The fields are those of [`Job`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct JobSummary {
-    /// Its id.
     pub id: String,
-    /// Its partition.
     pub partition: i32,
-    /// The key of its commands.
     pub key: String,
-    /// What it is about, and whose it is.
     pub labels: Labels,
-    /// How it stands.
     pub state: JobState,
-    /// How far it is, from 0 to 1.
     pub progress: f64,
-    /// Why it failed.
     pub reason: Option<String>,
-    /// When it was created.
     pub created_ms: i64,
-    /// When it ended.
     pub finished_ms: Option<i64>,
 }
 
 /// Remaining work of an orchestrator.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct RemainingWork {
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct RemainingWork {
     /// Jobs in state `running`.
     pub running: i64,
-    /// Rows of the outbox.
+    /// Tasks, events and copies of dead letters that were not sent.
     pub unsent: i64,
     /// Dead letters that are neither redriven nor discarded.
-    pub dead_letters: i64,
+    pub letters: i64,
 }
 
 impl Store {
@@ -68,14 +49,18 @@ impl Store {
             self.table("letters")
         );
         let row = client.query_typed_one(&count, &[(&JobState::Running.name(), Type::TEXT)]).await?;
-        Ok(RemainingWork { running: row.get(0), unsent: row.get(1), dead_letters: row.get(2) })
+        Ok(RemainingWork { running: row.get(0), unsent: row.get(1), letters: row.get(2) })
     }
 
-    /// Jobs in the order of their ids.
-    pub async fn list_jobs(&self, filter: &JobFilter) -> Result<Vec<JobSummary>, Error> {
+    /// Jobs in the order of their ids, after this id.
+    pub async fn list_jobs(
+        &self,
+        state: Option<JobState>,
+        after: &str,
+        limit: i64,
+    ) -> Result<Vec<JobSummary>, Error> {
         let client = self.pool.get().await?;
-        let state = filter.state.map(JobState::name);
-        let after = filter.after.as_deref().unwrap_or_default();
+        let state = state.map(JobState::name);
         let of_state = if state.is_some() { "state = $1" } else { "$1::text IS NULL" };
         let read = format!(
             "SELECT job_id, partition, key, labels, state, reason, created_ms, finished_ms, \
@@ -85,7 +70,7 @@ impl Store {
             self.table("jobs"),
         );
         let parameters: [(&(dyn ToSql + Sync), Type); 3] =
-            [(&state, Type::TEXT), (&after, Type::TEXT), (&filter.limit, Type::INT8)];
+            [(&state, Type::TEXT), (&after, Type::TEXT), (&limit, Type::INT8)];
         let rows = client.query_typed(&read, &parameters).await?;
         let summary = |row: &tokio_postgres::Row| {
             Ok(JobSummary {
@@ -103,7 +88,6 @@ impl Store {
         rows.iter().map(summary).collect()
     }
 
-    /// A job and its partition.
     pub async fn job(&self, id: &str) -> Result<Option<(Job, i32)>, Error> {
         let client = self.pool.get().await?;
         let kept = self.load(&client, &[id]).await?.pop();

@@ -12,7 +12,6 @@ use tokio_postgres::{
 use crate::model::job::{Job, JobState, Labels, Stage, StageState};
 use crate::store::Store;
 
-/// A job and its partition.
 #[derive(Debug, Clone)]
 pub(crate) struct JobRow {
     pub job: Job,
@@ -75,7 +74,6 @@ impl Store {
         Ok(kept)
     }
 
-    /// Inserts new jobs.
     pub(crate) async fn insert_jobs(
         &self,
         client: &Client,
@@ -118,7 +116,6 @@ impl Store {
         Ok(())
     }
 
-    /// Updates existing jobs.
     pub(crate) async fn update_jobs(&self, client: &Client, jobs: &[&Job]) -> Result<(), Error> {
         let ids: Vec<&str> = jobs.iter().map(|job| job.id.as_str()).collect();
         let states: Vec<&str> = jobs.iter().map(|job| job.state.name()).collect();
@@ -150,7 +147,22 @@ impl Store {
         partition: i32,
         stages: &[(&Job, usize)],
     ) -> Result<(), Error> {
-        let columns = StageColumns::new(stages);
+        let each = || stages.iter().map(|(job, at)| (*job, *at, &job.stages[*at]));
+        let number = |number: u32| i32::try_from(number).unwrap_or(i32::MAX);
+        let time = |of: fn(&Stage) -> Option<i64>| each().map(|(.., stage)| of(stage)).collect::<Vec<_>>();
+        let jobs: Vec<&str> = each().map(|(job, ..)| job.id.as_str()).collect();
+        let places: Vec<i32> = each().map(|(_, at, _)| i32::try_from(at).unwrap_or(i32::MAX)).collect();
+        let names: Vec<&str> = each().map(|(job, at, _)| job.pipeline.stages()[at].name.as_str()).collect();
+        let states: Vec<&str> = each().map(|(.., stage)| stage.state.name()).collect();
+        let attempts: Vec<i32> = each().map(|(.., stage)| number(stage.attempt)).collect();
+        let failures: Vec<i32> = each().map(|(.., stage)| number(stage.failures)).collect();
+        let progress: Vec<f64> = each().map(|(.., stage)| stage.progress).collect();
+        let results: Vec<Option<&Value>> = each().map(|(.., stage)| stage.result.as_deref()).collect();
+        let reasons: Vec<Option<&str>> = each().map(|(.., stage)| stage.reason.as_deref()).collect();
+        let queued = time(|stage| stage.queued_ms);
+        let started = time(|stage| stage.started_ms);
+        let finished = time(|stage| stage.finished_ms);
+        let deadlines = time(|stage| stage.deadline_ms);
         let write = format!(
             "INSERT INTO {} AS kept (job_id, place, stage, partition, state, attempt, failures, progress, result, reason, \
              queued_ms, started_ms, finished_ms, deadline_ms) \
@@ -164,62 +176,24 @@ impl Store {
              finished_ms = EXCLUDED.finished_ms, deadline_ms = EXCLUDED.deadline_ms",
             self.table("stages")
         );
-        client.execute_typed(&write, &columns.parameters(&partition)).await?;
+        let parameters: [(&(dyn ToSql + Sync), Type); 14] = [
+            (&partition, Type::INT4),
+            (&jobs, Type::TEXT_ARRAY),
+            (&places, Type::INT4_ARRAY),
+            (&names, Type::TEXT_ARRAY),
+            (&states, Type::TEXT_ARRAY),
+            (&attempts, Type::INT4_ARRAY),
+            (&failures, Type::INT4_ARRAY),
+            (&progress, Type::FLOAT8_ARRAY),
+            (&results, Type::JSON_ARRAY),
+            (&reasons, Type::TEXT_ARRAY),
+            (&queued, Type::INT8_ARRAY),
+            (&started, Type::INT8_ARRAY),
+            (&finished, Type::INT8_ARRAY),
+            (&deadlines, Type::INT8_ARRAY),
+        ];
+        client.execute_typed(&write, &parameters).await?;
         Ok(())
-    }
-}
-
-#[derive(Default)]
-struct StageColumns<'a> {
-    jobs: Vec<&'a str>,
-    places: Vec<i32>,
-    names: Vec<&'a str>,
-    states: Vec<&'static str>,
-    attempts: Vec<i32>,
-    failures: Vec<i32>,
-    progress: Vec<f64>,
-    results: Vec<Option<&'a Value>>,
-    reasons: Vec<Option<&'a str>>,
-    times: [Vec<Option<i64>>; 4],
-}
-
-impl<'a> StageColumns<'a> {
-    fn new(stages: &[(&'a Job, usize)]) -> Self {
-        let mut columns = Self::default();
-        for (job, at) in stages {
-            let stage = &job.stages[*at];
-            columns.jobs.push(&job.id);
-            columns.places.push(i32::try_from(*at).unwrap_or(i32::MAX));
-            columns.names.push(&job.pipeline.stages()[*at].name);
-            columns.states.push(stage.state.name());
-            columns.attempts.push(i32::try_from(stage.attempt).unwrap_or(i32::MAX));
-            columns.failures.push(i32::try_from(stage.failures).unwrap_or(i32::MAX));
-            columns.progress.push(stage.progress);
-            columns.results.push(stage.result.as_deref());
-            columns.reasons.push(stage.reason.as_deref());
-            let times = [stage.queued_ms, stage.started_ms, stage.finished_ms, stage.deadline_ms];
-            columns.times.iter_mut().zip(times).for_each(|(column, time)| column.push(time));
-        }
-        columns
-    }
-
-    fn parameters<'b>(&'b self, partition: &'b i32) -> [(&'b (dyn ToSql + Sync), Type); 14] {
-        [
-            (partition, Type::INT4),
-            (&self.jobs, Type::TEXT_ARRAY),
-            (&self.places, Type::INT4_ARRAY),
-            (&self.names, Type::TEXT_ARRAY),
-            (&self.states, Type::TEXT_ARRAY),
-            (&self.attempts, Type::INT4_ARRAY),
-            (&self.failures, Type::INT4_ARRAY),
-            (&self.progress, Type::FLOAT8_ARRAY),
-            (&self.results, Type::JSON_ARRAY),
-            (&self.reasons, Type::TEXT_ARRAY),
-            (&self.times[0], Type::INT8_ARRAY),
-            (&self.times[1], Type::INT8_ARRAY),
-            (&self.times[2], Type::INT8_ARRAY),
-            (&self.times[3], Type::INT8_ARRAY),
-        ]
     }
 }
 

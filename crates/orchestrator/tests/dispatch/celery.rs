@@ -12,14 +12,14 @@ use lapin::{Connection, ConnectionProperties, options::QueueDeleteOptions};
 use serde_json::{Value, json};
 use solehold_orchestrator::{
     dispatch::{
-        Dispatch as _, DispatchError, Finding, StageLimits, Weight,
+        Dispatch as _, DispatchError, Finding, Weight,
         celery::{Celery, CeleryConfig},
     },
-    model::task::ReportKind,
+    model::{pipeline::StagePlan, task::ReportKind},
 };
 use solehold_testkit::{RabbitMq, Redis, TempDir, wait_for};
 
-use crate::world::{Kept, PATIENCE, Worker, deliver, id, refusal, send, task};
+use crate::world::{Kept, PATIENCE, Worker, deliver, id, refusal, send, stage, task};
 
 fn celery(broker: &str) -> Result<Arc<Celery>> {
     open(&CeleryConfig::new(broker))
@@ -42,7 +42,8 @@ struct Authority {
 impl Authority {
     fn new() -> Result<Self> {
         let made = rcgen::generate_simple_self_signed(["localhost".to_owned()])?;
-        let (certificate, key) = (made.cert.pem(), made.signing_key.serialize_pem());
+        let certificate = made.cert.pem();
+        let key = made.signing_key.serialize_pem();
         let folder = TempDir::new()?;
         fs::write(folder.path().join("ca.pem"), &certificate)?;
         Ok(Self { certificate, key, folder })
@@ -63,17 +64,16 @@ fn lines(file: &Path) -> usize {
 
 /// What holds with either broker. It leaves no worker behind.
 async fn everything_comes_back(config: &CeleryConfig, worker: &Worker) -> Result<()> {
-    let (sender, kept) = (open(config)?, Kept::default());
+    let sender = open(config)?;
+    let kept = Kept::default();
     let _delivering = deliver(&sender, &kept);
     let worker = worker.start().await?;
 
-    let (sum, length, known, failing, nan) = (
-        id("j", "sum", 1),
-        id("j", "length", 1),
-        id("a:b", "known", 7),
-        id("j", "fail", 1),
-        id("j", "nan", 1),
-    );
+    let sum = id("j", "sum", 1);
+    let length = id("j", "length", 1);
+    let known = id("a:b", "known", 7);
+    let failing = id("j", "fail", 1);
+    let nan = id("j", "nan", 1);
     let batch = [
         task(sum.clone(), "video.add", json!({ "a": 2, "b": 3 })),
         task(length.clone(), "video.length", json!([1, 2, 3])),
@@ -119,7 +119,8 @@ async fn everything_comes_back_over_tls(url: &str, authority: &Authority, settin
 /// A task outlives its sender and its worker; what it reports waits until it is kept.
 async fn tasks_outlive_everyone(broker: &str, worker: &Worker) -> Result<()> {
     let folder = TempDir::new()?;
-    let (started, go) = (folder.path().join("started"), folder.path().join("go"));
+    let started = folder.path().join("started");
+    let go = folder.path().join("go");
     let long = id("long", "begin", 1);
     let first = worker.start().await?;
     let sender = celery(broker)?;
@@ -133,7 +134,8 @@ async fn tasks_outlive_everyone(broker: &str, worker: &Worker) -> Result<()> {
     wait_for("the task to begin again", PATIENCE, async || lines(&started) == 2).await?;
     fs::write(&go, "")?;
 
-    let (other, kept) = (celery(broker)?, Kept::default());
+    let other = celery(broker)?;
+    let kept = Kept::default();
     kept.go_away();
     let delivering = deliver(&other, &kept);
     wait_for("a report that is not kept", PATIENCE, async || kept.refused() > 0).await?;
@@ -150,11 +152,14 @@ async fn tasks_outlive_everyone(broker: &str, worker: &Worker) -> Result<()> {
 /// A task that waits behind another one is dropped.
 async fn revoked_tasks_are_dropped(broker: &str) -> Result<()> {
     let folder = TempDir::new()?;
-    let (started, go, never) =
-        (folder.path().join("started"), folder.path().join("go"), folder.path().join("never"));
-    let (sender, kept) = (celery(broker)?, Kept::default());
+    let started = folder.path().join("started");
+    let go = folder.path().join("go");
+    let never = folder.path().join("never");
+    let sender = celery(broker)?;
+    let kept = Kept::default();
     let _delivering = deliver(&sender, &kept);
-    let (running, waiting) = (id("r", "begin", 1), id("r", "take", 1));
+    let running = id("r", "begin", 1);
+    let waiting = id("r", "take", 1);
     // A pool of processes listens to its broker while tasks run.
     let worker = Worker { pool: "prefork", ..Worker::new(broker, "revoked") }.start().await?;
     send(sender.as_ref(), &task(running.clone(), "video.begin", json!({ "started": started, "go": go })))
@@ -174,17 +179,9 @@ async fn revoked_tasks_are_dropped(broker: &str) -> Result<()> {
     Ok(())
 }
 
-fn stages(seconds: u64) -> Vec<StageLimits> {
+fn stages(seconds: u64) -> [StagePlan; 2] {
     let timeout = Duration::from_secs(seconds);
-    ["video.take", "video.unknown"]
-        .map(|name| StageLimits {
-            stage: name.replace("video.", ""),
-            name: name.to_owned(),
-            queue: None,
-            queue_timeout: timeout,
-            run_timeout: timeout,
-        })
-        .to_vec()
+    [stage("take", "video.take", timeout), stage("unknown", "video.unknown", timeout)]
 }
 
 fn has(findings: &[Finding], weight: Weight, part: &str) -> Result<()> {
@@ -245,9 +242,11 @@ async fn a_queue_that_was_deleted_is_declared_again(url: &str) -> Result<()> {
 }
 
 async fn a_restart_of_rabbitmq_loses_nothing(rabbit: &RabbitMq) -> Result<()> {
-    let (sender, kept) = (celery(&rabbit.url())?, Kept::default());
+    let sender = celery(&rabbit.url())?;
+    let kept = Kept::default();
     let _delivering = deliver(&sender, &kept);
-    let (before, after) = (id("before", "add", 1), id("after", "add", 1));
+    let before = id("before", "add", 1);
+    let after = id("after", "add", 1);
     send(sender.as_ref(), &task(before.clone(), "video.add", json!({ "a": 1, "b": 1 }))).await?;
     rabbit.kill9().await?;
     let away = refusal(sender.as_ref(), &task(after.clone(), "video.add", json!({ "a": 1, "b": 2 }))).await;
@@ -275,7 +274,8 @@ async fn a_celery_worker_works_over_redis() -> Result<()> {
     let worker = Worker { transport_options: soon, ..Worker::new(&url, "second") };
     tasks_outlive_everyone(&url, &worker).await?;
     revoked_tasks_are_dropped(&url).await?;
-    let (sender, options) = (celery(&url)?, json!({ "visibility_timeout": 5 }));
+    let sender = celery(&url)?;
+    let options = json!({ "visibility_timeout": 5 });
     let worker = Worker { transport_options: options, ..Worker::new(&url, "checked") }.start().await?;
     // A busy worker may answer one of the questions too late.
     wait_for("the worker to tell what it is set to", PATIENCE, async || {

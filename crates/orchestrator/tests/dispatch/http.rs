@@ -11,15 +11,13 @@ use anyhow::{Result, ensure};
 use axum::{Json, Router, extract::State, http::HeaderMap, http::StatusCode, routing::post};
 use serde_json::{Value, json};
 use solehold_orchestrator::{
-    dispatch::{
-        Dispatch as _, DispatchError, StageLimits, Weight,
-        http::{Http, HttpConfig},
-    },
+    config::{HttpTasksConfig, Time},
+    dispatch::{Dispatch as _, DispatchError, Weight, http::Http},
     model::task::ReportKind,
 };
 use tokio::{net::TcpListener, task::JoinSet};
 
-use crate::world::{Kept, id, refusal, task};
+use crate::world::{Kept, id, refusal, stage, task};
 
 /// What the service was asked, with the key of each request.
 type Asked = Arc<Mutex<Vec<(String, Value)>>>;
@@ -55,15 +53,16 @@ async fn service() -> Result<(SocketAddr, Asked, JoinSet<()>)> {
 async fn a_service_answers_at_once_or_later() -> Result<()> {
     let (address, asked, _serving) = service().await?;
     let kept = Kept::default();
-    let config = HttpConfig {
+    let config = HttpTasksConfig {
         url: format!("http://{address}/video"),
         headers: BTreeMap::from([("authorization".to_owned(), "Bearer hunter2".to_owned())]),
-        timeout: Duration::from_secs(2),
+        timeout: Some(Time(Duration::from_secs(2))),
         report_to: Some("http://orchestrator:7073".to_owned()),
     };
     ensure!(!format!("{config:?}").contains("hunter2"));
     let http = Http::new(&config, Arc::new(kept.clone())).map_err(anyhow::Error::msg)?;
-    let (now, later) = (id("jöb", "now", 2), id("j", "later", 1));
+    let now = id("jöb", "now", 2);
+    let later = id("j", "later", 1);
     let batch =
         [task(now.clone(), "/now", json!({ "file": "a.mp4" })), task(later.clone(), "later", json!({}))];
     let sent = http.send(&batch).await;
@@ -104,21 +103,14 @@ async fn a_service_answers_at_once_or_later() -> Result<()> {
 
 #[tokio::test]
 async fn a_service_that_is_not_there_is_found_by_the_check() -> Result<()> {
-    let config = HttpConfig {
+    let config = HttpTasksConfig {
         url: format!("http://127.0.0.1:{}", solehold_testkit::free_port()?),
         headers: BTreeMap::new(),
-        timeout: Duration::from_secs(2),
+        timeout: Some(Time(Duration::from_secs(2))),
         report_to: None,
     };
     let http = Http::new(&config, Arc::new(Kept::default())).map_err(anyhow::Error::msg)?;
-    let minute = Duration::from_secs(60);
-    let stage = StageLimits {
-        stage: "decode".to_owned(),
-        name: "/decode".to_owned(),
-        queue: None,
-        queue_timeout: minute,
-        run_timeout: minute,
-    };
+    let stage = stage("decode", "/decode", Duration::from_secs(60));
     let findings = http.check(&[stage]).await?;
     ensure!(
         findings.iter().any(|f| f.weight == Weight::Problem && f.text.contains("refused")),
@@ -130,9 +122,10 @@ async fn a_service_that_is_not_there_is_found_by_the_check() -> Result<()> {
     );
     let away = refusal(&http, &task(id("j", "s", 1), "decode", json!({}))).await;
     ensure!(matches!(away, Some(DispatchError::Unreachable(_))), "{away:?}");
-    let wrong = HttpConfig { url: "decode".to_owned(), ..config };
+    let wrong = HttpTasksConfig { url: "decode".to_owned(), ..config };
     ensure!(
-        Http::new(&wrong, Arc::new(Kept::default())).is_err_and(|error| error.0.contains("`url` \"decode\""))
+        Http::new(&wrong, Arc::new(Kept::default()))
+            .is_err_and(|error| error.what.contains("`url` \"decode\""))
     );
     Ok(())
 }

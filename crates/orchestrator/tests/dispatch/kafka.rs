@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use solehold_kafka::Brokers;
 use solehold_orchestrator::{
     dispatch::{
-        Dispatch as _, DispatchError, StageLimits,
+        Dispatch as _, DispatchError,
         kafka::{Kafka, KafkaConfig},
     },
     model::task::ReportKind,
@@ -23,7 +23,7 @@ use solehold_orchestrator::{
 };
 use solehold_testkit::wait_for;
 
-use crate::world::{Kept, PATIENCE, deliver, id, refusal, send, task};
+use crate::world::{Kept, PATIENCE, deliver, id, refusal, send, stage, task};
 
 fn brokers(broker: &solehold_testkit::Kafka) -> Brokers {
     Brokers { broker_version: broker.broker_version().map(str::to_owned), ..Brokers::at(broker.address()) }
@@ -59,7 +59,8 @@ async fn report(broker: &solehold_testkit::Kafka, topic: &str, payloads: &[&str]
 async fn reports_are_given_up_even_if_the_broker_is_gone() -> Result<()> {
     let broker = solehold_testkit::Kafka::start().await?;
     let reports = broker.create_topic("reports", 2).await?;
-    let (sender, kept) = (sender(&broker, &reports)?, Kept::default());
+    let sender = sender(&broker, &reports)?;
+    let kept = Kept::default();
     let mut delivering = deliver(&sender, &kept);
     report(&broker, &reports, &[DONE]).await?;
     ensure!(kept.end(&id("j", "decode", 3)).await? == ReportKind::Succeeded { result: json!(7) });
@@ -70,7 +71,8 @@ async fn reports_are_given_up_even_if_the_broker_is_gone() -> Result<()> {
 #[tokio::test]
 async fn tasks_go_to_a_topic_and_reports_come_back() -> Result<()> {
     let broker = solehold_testkit::Kafka::shared().await?;
-    let (tasks, reports) = (broker.create_topic("tasks", 3).await?, broker.create_topic("reports", 2).await?);
+    let tasks = broker.create_topic("tasks", 3).await?;
+    let reports = broker.create_topic("reports", 2).await?;
     let sender = sender(broker, &reports)?;
     let job = id("j", "decode", 3);
     send(sender.as_ref(), &task(job.clone(), &tasks, json!({ "file": "a.mp4" }))).await?;
@@ -97,13 +99,7 @@ async fn tasks_go_to_a_topic_and_reports_come_back() -> Result<()> {
     let _delivering = deliver(&sender, &kept);
     ensure!(kept.end(&job).await? == ReportKind::Succeeded { result: json!(7) });
 
-    let stage = StageLimits {
-        stage: "detect".to_owned(),
-        name: "nowhere".to_owned(),
-        queue: None,
-        queue_timeout: PATIENCE,
-        run_timeout: PATIENCE,
-    };
+    let stage = stage("detect", "nowhere", PATIENCE);
     let findings = sender.check(&[stage]).await?;
     ensure!(findings.len() == 1 && findings[0].text.contains("topic nowhere does not exist"), "{findings:?}");
     let large = refusal(sender.as_ref(), &task(job, &tasks, json!("a".repeat(2_000_000)))).await;

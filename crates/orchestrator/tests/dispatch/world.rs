@@ -15,7 +15,10 @@ use async_trait::async_trait;
 use serde_json::Value;
 use solehold_orchestrator::{
     dispatch::{Dispatch, DispatchError, Reports},
-    model::task::{Report, ReportKind, Task, TaskId},
+    model::{
+        pipeline::{DispatchKind, StagePlan},
+        task::{Report, ReportKind, Task, TaskId},
+    },
 };
 use solehold_testkit::{Program, python, wait_for};
 use tokio::task::JoinSet;
@@ -28,9 +31,25 @@ pub fn id(job: &str, stage: &str, attempt: u32) -> TaskId {
 }
 
 pub fn task(id: TaskId, name: &str, input: Value) -> Task {
-    let (name, key) = (name.to_owned(), "acme:final".to_owned());
-    let (queue_timeout, run_timeout) = (PATIENCE, PATIENCE);
-    Task { id, name, queue: None, input, arguments: None, key, queue_timeout, run_timeout }
+    let name = name.to_owned();
+    let key = "acme:final".to_owned();
+    Task { id, name, queue: None, input, arguments: None, key, run_timeout: PATIENCE }
+}
+
+/// A stage whose tasks have this name, and this much time.
+pub fn stage(name: &str, task: &str, timeout: Duration) -> StagePlan {
+    StagePlan {
+        name: name.to_owned(),
+        after: Vec::new(),
+        task: task.to_owned(),
+        dispatch: DispatchKind::Celery,
+        queue: None,
+        queue_timeout: timeout,
+        run_timeout: timeout,
+        retries: 0,
+        args: None,
+        kwargs: None,
+    }
 }
 
 /// Where the database would be: it keeps every report, and refuses them if it is told to.
@@ -91,7 +110,8 @@ impl Kept {
 
 /// Delivers reports until it is dropped, and begins again when the broker was away, as the orchestrator does.
 pub fn deliver(from: &Arc<impl Dispatch + 'static>, to: &Kept) -> JoinSet<()> {
-    let (from, to) = (Arc::clone(from), to.clone());
+    let from = Arc::clone(from);
+    let to = to.clone();
     let mut task = JoinSet::new();
     task.spawn(async move {
         let mut pace = tokio::time::interval(Duration::from_millis(50));
@@ -127,7 +147,8 @@ pub struct Worker {
 
 impl Worker {
     pub fn new(broker: &str, name: &'static str) -> Self {
-        let (broker, none) = (broker.to_owned(), || Value::Object(serde_json::Map::new()));
+        let broker = broker.to_owned();
+        let none = || Value::Object(serde_json::Map::new());
         Self { broker, name, pool: "solo", transport_options: none(), settings: none() }
     }
 

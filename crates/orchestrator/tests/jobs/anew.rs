@@ -20,7 +20,8 @@ async fn send(broker: &Broker, kind: &str, job: &str, of: &str) -> i64 {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_command_at_the_offset_of_an_old_letter_is_judged() {
-    let (kit, mut broker) = (Kit::new().await, Broker::new(1).await);
+    let kit = Kit::new().await;
+    let mut broker = Broker::new(1).await;
     // The first is decided on, the second is not.
     for (job, of) in [("nobody", "m-0"), ("no-one", "m-1")] {
         send(&broker, "CANCEL", job, of).await;
@@ -38,8 +39,8 @@ async fn a_command_at_the_offset_of_an_old_letter_is_judged() {
     }
     let error = broker.consume(&kit, "two").ended().await.expect_err("another topic").to_string();
     assert!(error.contains("made anew") && error.contains("solehold orchestrator begin-anew"), "{error}");
-    let client = kit.store().pool().get().await.unwrap();
-    kit.store().partitions().begin_anew(&**client, GROUP, &broker.topic).await.unwrap();
+    let client = kit.store().pool.get().await.unwrap();
+    kit.store().partitions.begin_anew(&**client, GROUP, &broker.topic).await.unwrap();
     drop(client);
     let three = broker.consume(&kit, "three");
     broker.taken_when(&kit, 0).await;

@@ -76,10 +76,10 @@ impl Broker {
         let consumer = Consumer {
             settings,
             brokers: self.brokers(),
-            pool: kit.store().pool().clone(),
-            partitions: kit.store().partitions().clone(),
+            pool: kit.store().pool.clone(),
+            partitions: kit.store().partitions.clone(),
             handler: Arc::new(kit.jobs.clone()),
-            metrics: kit.jobs.metrics().consumer().clone(),
+            metrics: kit.jobs.metrics.consumer.clone(),
             name: name.to_owned(),
             leases: None,
             hook: None,

@@ -9,7 +9,7 @@ const DEAD: i64 = 20_000;
 
 /// How many scans of an index there were so far, and how many entries they went over, dead ones too.
 async fn scanned(kit: &Kit, index: &str) -> (i64, i64) {
-    let client = kit.store().pool().get().await.unwrap();
+    let client = kit.store().pool.get().await.unwrap();
     let sql = "SELECT idx_scan, idx_tup_read FROM pg_stat_user_indexes WHERE indexrelname = $1";
     let row = client.query_one(sql, &[&index]).await.unwrap();
     (row.get(0), row.get(1))
@@ -17,13 +17,16 @@ async fn scanned(kit: &Kit, index: &str) -> (i64, i64) {
 
 /// Waits until at least 40 scans went over few entries each, while `again` makes the owner read.
 async fn few_entries(kit: &Kit, index: &str, mut again: impl AsyncFnMut(i64)) {
-    let (mut since, mut round, mut worst) = (scanned(kit, index).await, 0, 0);
+    let mut since = scanned(kit, index).await;
+    let mut round = 0;
+    let mut worst = 0;
     let until = tokio::time::Instant::now() + PATIENCE;
     while tokio::time::Instant::now() < until {
         round += 1;
         again(round).await;
         let now = scanned(kit, index).await;
-        let (scans, entries) = (now.0 - since.0, now.1 - since.1);
+        let scans = now.0 - since.0;
+        let entries = now.1 - since.1;
         if scans >= 40 {
             if entries / scans < DEAD / 10 {
                 println!("{scans} scans of {index} went over {} entries each", entries / scans);
@@ -37,7 +40,7 @@ async fn few_entries(kit: &Kit, index: &str, mut again: impl AsyncFnMut(i64)) {
 
 /// Someone who keeps a snapshot: nothing that dies from now on can be removed.
 async fn pin(kit: &Kit) -> deadpool_postgres::Object {
-    let pinned = kit.store().pool().get().await.unwrap();
+    let pinned = kit.store().pool.get().await.unwrap();
     pinned
         .batch_execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT FROM orchestrator.jobs")
         .await
@@ -51,7 +54,7 @@ async fn mail_is_read_above_dead_rows_and_mail_that_commits_late_is_found() {
     let tenure = kit.tenure(0).await;
     kit.take(&tenure, &["a", "late"].map(|job| kit.command(&tenure, "CREATE", job))).await;
     let _pinned = pin(&kit).await;
-    let mut late = kit.store().pool().get().await.unwrap();
+    let mut late = kit.store().pool.get().await.unwrap();
     let late = late.transaction().await.unwrap();
     let insert = "INSERT INTO orchestrator.mailbox (partition, subject, name, body) VALUES (0, 'late', 'cancel', \
                   '{\"mail\": \"cancel\"}')";

@@ -31,7 +31,8 @@ async fn deliver(kit: &Kit, partition: i32, job: &str, name: &str, body: Value) 
 #[tokio::test]
 async fn a_command_of_another_organization_is_not_forwarded() {
     let kit = Kit::new().await;
-    let (home, other) = (kit.tenure(0).await, kit.tenure(1).await);
+    let home = kit.tenure(0).await;
+    let other = kit.tenure(1).await;
     kit.take(&home, &[command(&kit, &home, "CREATE", "a", "acme")]).await;
     kit.take(&other, &[command(&kit, &other, "CANCEL", "a", "mallory")]).await;
     assert_eq!(kit.count("mailbox").await, 0, "it was forwarded");
@@ -55,7 +56,8 @@ async fn a_command_of_another_organization_is_not_forwarded() {
 #[tokio::test]
 async fn a_forwarded_command_whose_job_was_deleted_is_a_letter_where_it_came_in() {
     let kit = Kit::new().await;
-    let (home, other) = (kit.tenure(0).await, kit.tenure(1).await);
+    let home = kit.tenure(0).await;
+    let other = kit.tenure(1).await;
     kit.take(&home, &[command(&kit, &home, "CREATE", "a", "acme")]).await;
     kit.take(&other, &[command(&kit, &other, "CANCEL", "a", "acme")]).await;
     assert_eq!(kit.count("mailbox").await, 1);
@@ -63,7 +65,8 @@ async fn a_forwarded_command_whose_job_was_deleted_is_a_letter_where_it_came_in(
         "DELETE FROM orchestrator.jobs; DELETE FROM orchestrator.stages; DELETE FROM orchestrator.outbox",
     )
     .await;
-    let (first, second) = (kit.attend(&home), kit.attend(&other));
+    let first = kit.attend(&home);
+    let second = kit.attend(&other);
     kit.count_when("letters WHERE partition = 1 AND state = 'dead'", 1).await;
     kit.count_when("mailbox", 0).await;
     let letter = letters(&kit).await.remove(0);
@@ -72,7 +75,7 @@ async fn a_forwarded_command_whose_job_was_deleted_is_a_letter_where_it_came_in(
     assert!(sent.contains(r#""command_id":"1""#), "as it was sent: {sent}");
     let is_copied = async || kit.topics.published.lock().unwrap().iter().any(|(topic, _)| topic == "letters");
     wait_for("a copy of the letter", PATIENCE, is_copied).await.unwrap();
-    let text = kit.jobs.metrics().text().unwrap();
+    let text = kit.jobs.metrics.text().unwrap();
     assert!(text.contains("dead_letters_total 1\n"), "{text}");
     // Later commands of its key wait behind it, and it can be applied again.
     kit.take(&other, &[command(&kit, &other, "RETRY", "a", "acme")]).await;
@@ -99,7 +102,7 @@ async fn mail_whose_job_is_gone_is_counted() {
     kit.count_when("mailbox", 0).await;
     // Two were gone when they were read, and one when it came in.
     kit.succeed("gone", "decode", 1).await;
-    let is_counted = async || kit.jobs.metrics().text().unwrap().contains("mail_without_job_total 3\n");
+    let is_counted = async || kit.jobs.metrics.text().unwrap().contains("mail_without_job_total 3\n");
     wait_for("all to be counted", PATIENCE, is_counted).await.unwrap();
     // That of an old attempt is not.
     kit.take(&home, &[command(&kit, &home, "CREATE", "a", "acme")]).await;
@@ -112,7 +115,8 @@ async fn mail_whose_job_is_gone_is_counted() {
 #[tokio::test]
 async fn mail_that_waits_in_another_partition_than_its_jobs_is_passed_on() {
     let kit = Kit::new().await;
-    let (home, other) = (kit.tenure(0).await, kit.tenure(1).await);
+    let home = kit.tenure(0).await;
+    let other = kit.tenure(1).await;
     kit.take(&home, &[command(&kit, &home, "CREATE", "a", "acme")]).await;
     // The job was deleted, and made again by a command of another partition, while its mail waited.
     deliver(&kit, 1, "a", "cancel", json!({"mail": "cancel"})).await;
@@ -128,7 +132,8 @@ async fn mail_that_waits_in_another_partition_than_its_jobs_is_passed_on() {
 #[tokio::test]
 async fn forwarded_commands_stay_in_order() {
     let kit = Kit::new().await;
-    let (home, other) = (kit.tenure(0).await, kit.tenure(1).await);
+    let home = kit.tenure(0).await;
+    let other = kit.tenure(1).await;
     kit.take(&home, &[command(&kit, &home, "CREATE", "a", "acme")]).await;
     let commands = [("CANCEL", "1"), ("RETRY", "1"), ("CANCEL", "2")].map(|(kind, id)| {
         let command = json!({

@@ -116,7 +116,8 @@ fn key(random: &mut StdRng, payload: Option<&[u8]>) -> Option<Vec<u8>> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_message_with_a_long_key_does_not_stop_its_partition() {
-    let (kit, broker) = (Kit::new().await, Broker::new(1).await);
+    let kit = Kit::new().await;
+    let broker = Broker::new(1).await;
     let mut random = StdRng::seed_from_u64(1);
     let command =
         json!({"job_id": "a", "organization_id": "acme", "match_id": "m", "type": "CREATE"}).to_string();
@@ -156,14 +157,15 @@ async fn whatever_a_message_says_it_has_an_effect_or_is_a_letter() {
     let mut sent = Vec::new();
     for _ in 0..MESSAGES {
         let payload = payload(&mut random);
-        let (partition, key) = (random.random_range(0..PARTITIONS), key(&mut random, payload.as_deref()));
+        let partition = random.random_range(0..PARTITIONS);
+        let key = key(&mut random, payload.as_deref());
         let offset = broker.send(partition, key.as_deref(), payload.as_deref()).await;
         sent.push((partition, offset, payload));
     }
     for partition in 0..PARTITIONS {
         broker.taken_when(&kit, partition).await;
     }
-    let text = kit.jobs.metrics().text().unwrap();
+    let text = kit.jobs.metrics.text().unwrap();
     assert!(text.contains(&format!("job_commands_total {MESSAGES}\n")), "{text}");
     let mut seen = HashSet::new();
     for (partition, offset, payload) in sent {

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use solehold_kafka::{Done, Failure, Handler, Message};
 use solehold_orchestrator::{
     Mailbox, Orchestrator, Parts,
-    dispatch::{Dispatch, DispatchError, Finding, Reports, StageLimits},
+    dispatch::{Dispatch, DispatchError, Finding, Reports},
     model::{
         command::{Command, Mapping, Place},
         job::{Job, JobState},
@@ -68,7 +68,7 @@ impl Dispatch for Workers {
         std::future::pending().await
     }
 
-    async fn check(&self, _stages: &[StageLimits]) -> Result<Vec<Finding>, DispatchError> {
+    async fn check(&self, _stages: &[StagePlan]) -> Result<Vec<Finding>, DispatchError> {
         Ok(Vec::new())
     }
 }
@@ -172,7 +172,8 @@ impl Kit {
         let url = Postgres::shared().await.unwrap().create_database("jobs").await.unwrap();
         let store = Arc::new(Store::new(pool(&url), "orchestrator").unwrap());
         assert_eq!(store.prepare(GROUP, TOPIC).await.unwrap(), Prepared::Ready);
-        let (workers, topics) = (Arc::new(Workers::default()), Arc::new(Topics::default()));
+        let workers = Arc::new(Workers::default());
+        let topics = Arc::new(Topics::default());
         let parts = Parts {
             mailbox: Arc::new(Mailbox::new(store)),
             commands: Arc::new(labelled()),
@@ -190,9 +191,10 @@ impl Kit {
     /// The same database and workers with another process: nothing of the first one's memory.
     pub fn restarted(&self, parts: impl FnOnce(Parts) -> Parts) -> Self {
         let next_offsets = Mutex::new(self.next_offsets.lock().unwrap().clone());
-        let (workers, topics) = (self.workers.clone(), self.topics.clone());
+        let workers = self.workers.clone();
+        let topics = self.topics.clone();
         let mailbox = Arc::new(Mailbox::new(self.jobs.store().clone()));
-        let parts = parts(Parts { mailbox, ..self.jobs.parts().clone() });
+        let parts = parts(Parts { mailbox, ..self.jobs.parts.clone() });
         Self { jobs: Orchestrator::new(parts), workers, topics, next_offsets }
     }
 
@@ -203,9 +205,9 @@ impl Kit {
     /// Takes a partition, as a new owner.
     pub async fn tenure(&self, number: i32) -> Tenure {
         let partition = Partition { group: GROUP.to_owned(), topic: TOPIC.to_owned(), number };
-        let client = self.store().pool().get().await.unwrap();
-        let row = self.store().partitions().look(&**client, &partition).await.unwrap();
-        let raised = self.store().partitions().raise_from(&**client, &partition, row.epoch, "test", 0).await;
+        let client = self.store().pool.get().await.unwrap();
+        let row = self.store().partitions.look(&**client, &partition).await.unwrap();
+        let raised = self.store().partitions.raise_from(&**client, &partition, row.epoch, "test", 0).await;
         let Raised::Ours(tenure) = raised.unwrap() else { panic!("another owner came between") };
         tenure
     }
@@ -250,10 +252,10 @@ impl Kit {
     /// Handles messages as a consumer does, in one transaction. Not committed if `crash`.
     pub async fn handle(&self, tenure: &Tenure, messages: &[Message], crash: bool) -> Standing {
         let done = self.worked(messages).await;
-        let mut client = self.store().pool().get().await.unwrap();
+        let mut client = self.store().pool.get().await.unwrap();
         let tx = client.transaction().await.unwrap();
         let next = messages.iter().map(|message| message.offset + 1).max().unwrap_or_default();
-        let standing = self.store().partitions().advance(&*tx, tenure, next, None).await.unwrap();
+        let standing = self.store().partitions.advance(&*tx, tenure, next, None).await.unwrap();
         if standing == Standing::Fenced {
             return standing;
         }
@@ -274,7 +276,8 @@ impl Kit {
     /// Attends to a partition until the guard is dropped.
     pub fn attend(&self, tenure: &Tenure) -> Attending {
         let (leave, leaving) = watch::channel(false);
-        let (jobs, tenure) = (self.jobs.clone(), tenure.clone());
+        let jobs = self.jobs.clone();
+        let tenure = tenure.clone();
         let task = tokio::spawn(async move { jobs.attend(tenure, leaving).await });
         Attending { leave, task }
     }
@@ -309,7 +312,7 @@ impl Kit {
     }
 
     pub async fn execute(&self, sql: &str) {
-        self.store().pool().get().await.unwrap().batch_execute(sql).await.unwrap();
+        self.store().pool.get().await.unwrap().batch_execute(sql).await.unwrap();
     }
 
     pub async fn count(&self, what: &str) -> i64 {
@@ -317,7 +320,7 @@ impl Kit {
     }
 
     pub async fn count_of(&self, what: &str) -> i64 {
-        let client = self.store().pool().get().await.unwrap();
+        let client = self.store().pool.get().await.unwrap();
         client.query_one(&format!("SELECT count(*) FROM {what}"), &[]).await.unwrap().get(0)
     }
 

@@ -16,7 +16,7 @@ use crate::kit::{Kit, PATIENCE, stage};
 
 /// Letters that nobody has decided on.
 pub async fn letters(kit: &Kit) -> Vec<DeadLetter> {
-    let client = kit.store().pool().get().await.unwrap();
+    let client = kit.store().pool.get().await.unwrap();
     kit.store().list_dead_letters(&client, None, 100).await.unwrap()
 }
 
@@ -29,10 +29,10 @@ pub async fn ask(kit: &Kit, body: MailBody) {
 }
 
 pub async fn ask_of(kit: &Kit, partition: i32, body: MailBody) {
-    let client = kit.store().pool().get().await.unwrap();
+    let client = kit.store().pool.get().await.unwrap();
     kit.store().deliver_to(&client, partition, &Mail::to_job("", body)).await.unwrap();
     drop(client);
-    kit.jobs.mailbox().notifier().mail(&[partition]);
+    kit.jobs.mailbox().notifier.mail(&[partition]);
     kit.count_when("mailbox", 0).await;
 }
 
@@ -41,7 +41,8 @@ async fn a_cancel_after_its_create_is_not_taken_for_a_duplicate() {
     let kit = Kit::new().await;
     let tenure = kit.tenure(0).await;
     // In one batch, in two, and each twice.
-    let (create, cancel) = (kit.command(&tenure, "CREATE", "a"), kit.command(&tenure, "CANCEL", "a"));
+    let create = kit.command(&tenure, "CREATE", "a");
+    let cancel = kit.command(&tenure, "CANCEL", "a");
     kit.take(&tenure, &[create.clone(), cancel.clone()]).await;
     assert_eq!(kit.job("a").await.state, JobState::Cancelled);
     kit.take(&tenure, &[kit.command(&tenure, "CREATE", "b")]).await;
@@ -112,7 +113,7 @@ async fn a_redrive_works_once_its_reason_is_gone() {
     .await;
     assert_eq!(states(&kit).await.len(), 2);
     // The job comes into being by another way.
-    let client = kit.store().pool().get().await.unwrap();
+    let client = kit.store().pool.get().await.unwrap();
     let sql = "UPDATE orchestrator.letters SET payload = convert_to(replace(convert_from(payload, 'UTF8'), 'CANCEL', 'CREATE'), 'UTF8') \
                WHERE position = 0";
     client.batch_execute(sql).await.unwrap();
@@ -138,7 +139,7 @@ async fn what_is_no_command_or_says_something_else_is_a_letter() {
         "job_id": "a", "organization_id": "org", "match_id": "m-a", "type": "CREATE", "input": "another",
     });
     kit.take(&tenure, &[kit.message(&tenure, "org:m-a", other)]).await;
-    let client = kit.store().pool().get().await.unwrap();
+    let client = kit.store().pool.get().await.unwrap();
     let letters = kit.store().list_dead_letters(&client, None, 100).await.unwrap();
     let reasons: Vec<&str> = letters.iter().map(|letter| letter.reason.as_str()).collect();
     assert!(reasons[0].starts_with("this is not a job command: EOF"), "{reasons:?}");
@@ -203,7 +204,7 @@ async fn marks_and_letters_are_cleaned_behind_the_position_and_never_above_it() 
         Kit::with_retention(vec![stage("decode", &[])], Duration::ZERO, Duration::from_secs(3_600)).await;
     let tenure = kit.tenure(0).await;
     kit.take(&tenure, &[kit.command(&tenure, "CREATE", "a"), kit.command(&tenure, "CREATE", "b")]).await;
-    let client = kit.store().pool().get().await.unwrap();
+    let client = kit.store().pool.get().await.unwrap();
     // As if the message at offset 1 had taken effect before the one at offset 0, which is still under way.
     client.batch_execute("UPDATE orchestrator.partitions SET next_offset = 1").await.unwrap();
     drop(client);
@@ -242,7 +243,7 @@ async fn one_unreadable_mail_does_not_stop_the_mailbox() {
     kit.count_when("mailbox", 0).await;
     assert_eq!(kit.count("unreadable_mail WHERE reason LIKE 'invalid content%'").await, 3);
     assert_eq!(kit.count("unreadable_mail WHERE subject = 'b' AND reason LIKE '%refused%'").await, 1);
-    let text = kit.jobs.metrics().text().unwrap();
+    let text = kit.jobs.metrics.text().unwrap();
     assert!(text.contains("unreadable_mail_total 4\n"), "{text}");
     attending.leave().await;
 }

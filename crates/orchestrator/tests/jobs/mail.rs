@@ -20,7 +20,7 @@ fn progress(job: &str, fraction: f64) -> Report {
 }
 
 async fn deadlocks(kit: &Kit) -> i64 {
-    let client = kit.store().pool().get().await.unwrap();
+    let client = kit.store().pool.get().await.unwrap();
     let sql = "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()";
     client.query_one(sql, &[]).await.unwrap().get(0)
 }
@@ -34,7 +34,7 @@ async fn a_delivery_of_progress_and_the_owner_lock_rows_in_one_order() {
     for job in ["z", "a"] {
         kit.jobs.mailbox().deliver(vec![progress(job, 0.1)]).await.unwrap();
     }
-    let mut client = kit.store().pool().get().await.unwrap();
+    let mut client = kit.store().pool.get().await.unwrap();
     let tx = client.transaction().await.unwrap();
     tx.execute("SELECT FROM orchestrator.mailbox WHERE subject = 'a' FOR UPDATE", &[]).await.unwrap();
     // First in line for a: a delivery. Behind it: the owner, who has read both.
@@ -66,7 +66,8 @@ async fn two_workers_that_report_progress_of_the_same_jobs_meet_no_deadlock() {
     kit.take(&tenure, &creates).await;
     let attending = kit.attend(&tenure);
     let worker = |shift: usize| {
-        let (mailbox, mut jobs) = (kit.jobs.mailbox().clone(), jobs.clone());
+        let mailbox = kit.jobs.mailbox().clone();
+        let mut jobs = jobs.clone();
         tokio::spawn(async move {
             for round in 1..=ROUNDS {
                 jobs.rotate_left(shift);

@@ -25,7 +25,7 @@ use solehold_orchestrator::{
         job::{JobState, StageState},
         task::{Report, ReportKind, TaskId},
     },
-    store::{Prepared, SchemaOwner, Store},
+    store::{Prepared, Store},
 };
 use solehold_sql::partitions::Standing;
 use solehold_testkit::wait_for;
@@ -44,7 +44,7 @@ async fn a_thousand_commands_are_one_batch() {
     // All of them again, as after a rebalance: nothing happens.
     kit.take(&tenure, &messages).await;
     assert_eq!((kit.count("jobs").await, kit.count("inbox").await), (1_000, 1_000));
-    assert!(kit.jobs.metrics().text().unwrap().contains("idempotency_hits_total 1000"));
+    assert!(kit.jobs.metrics.text().unwrap().contains("idempotency_hits_total 1000"));
     let attending = kit.attend(&tenure);
     kit.count_when("outbox", 0).await;
     let taken = kit.workers.taken();
@@ -75,7 +75,7 @@ async fn a_crash_between_any_two_steps_loses_and_doubles_nothing() {
     for table in ["jobs", "stages", "inbox", "outbox", "pipelines"] {
         assert_eq!(kit.count(table).await, 0, "{table}");
     }
-    let counted = || kit.jobs.metrics().text().unwrap();
+    let counted = || kit.jobs.metrics.text().unwrap();
     assert!(
         counted().contains("job_commands_total 0\n"),
         "what was rolled back does not count: {}",
@@ -173,7 +173,7 @@ async fn what_waits_while_the_owner_changes_does_nothing() {
     .await;
     let outbox = kit.count("outbox").await;
     // Everything that there is to do comes as far as the lock of the partition's row.
-    let mut client = kit.store().pool().get().await.unwrap();
+    let mut client = kit.store().pool.get().await.unwrap();
     let tx = client.transaction().await.unwrap();
     tx.execute("SELECT FROM orchestrator.partitions FOR UPDATE", &[]).await.unwrap();
     let attending = kit.attend(&tenure);
@@ -240,7 +240,8 @@ async fn events_and_tasks_of_a_job_are_in_order_under_concurrent_reports() {
         }
         kit.succeed(job, stage, 1).await;
     };
-    let (report, all) = (&report, futures_util::future::join_all);
+    let report = &report;
+    let all = futures_util::future::join_all;
     let reports = jobs.iter().flat_map(|job| ["a", "b", "c"].map(|stage| report(job, stage)));
     all(reports).await;
     for job in &jobs {
@@ -261,19 +262,20 @@ async fn events_and_tasks_of_a_job_are_in_order_under_concurrent_reports() {
 #[tokio::test]
 async fn a_schema_belongs_to_one_group_and_topic() {
     let kit = Kit::new().await;
-    let again = Store::new(kit.store().pool().clone(), "orchestrator").unwrap();
+    let again = Store::new(kit.store().pool.clone(), "orchestrator").unwrap();
     // What came later is made in a schema that was there before.
     kit.execute("DROP INDEX orchestrator.jobs_finished").await;
     assert_eq!(again.prepare(GROUP, TOPIC).await.unwrap(), Prepared::Ready);
     assert_eq!(kit.count_of("pg_indexes WHERE indexname = 'jobs_finished'").await, 1);
-    let owner = SchemaOwner { group: GROUP.to_owned(), topic: TOPIC.to_owned() };
-    assert_eq!(again.prepare(GROUP, "other").await.unwrap(), Prepared::InUse(owner));
+    let in_use = Prepared::InUse { group: GROUP.to_owned(), topic: TOPIC.to_owned() };
+    assert_eq!(again.prepare(GROUP, "other").await.unwrap(), in_use);
 }
 
 #[tokio::test]
 async fn a_command_that_comes_by_another_partition_reaches_the_owner_of_its_job() {
     let kit = Kit::new().await;
-    let (old, new) = (kit.tenure(0).await, kit.tenure(7).await);
+    let old = kit.tenure(0).await;
+    let new = kit.tenure(7).await;
     kit.take(&old, &[kit.command(&old, "CREATE", "a")]).await;
     // The topic has more partitions now, and the key belongs to another.
     kit.take(&new, &[kit.command(&new, "CANCEL", "a")]).await;

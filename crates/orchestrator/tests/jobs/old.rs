@@ -68,7 +68,8 @@ async fn what_was_fenced_deletes_no_jobs_and_mail_is_read_before() {
     let new = kit.tenure(0).await;
     kit.attend(&old).ended().await;
     assert_eq!(kit.count("jobs").await, 1);
-    let (client, month) = (kit.store().pool().get().await.unwrap(), DAY * 30);
+    let client = kit.store().pool.get().await.unwrap();
+    let month = DAY * 30;
     assert_eq!(kit.store().old_jobs(&client, 0, month, 10).await.unwrap(), ["a"]);
     kit.execute("INSERT INTO orchestrator.mailbox (partition, subject, name, body) VALUES (0, 'a', 'retry', '{\"mail\": \"retry\"}')")
         .await;

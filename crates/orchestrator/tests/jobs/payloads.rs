@@ -32,7 +32,8 @@ async fn neutral() -> Kit {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_command_with_only_a_job_id_and_a_payload_takes_effect() {
-    let (kit, broker) = (neutral().await, Broker::new(2).await);
+    let kit = neutral().await;
+    let broker = Broker::new(2).await;
     let said = json!({"job_id": "a", "payload": {"video": "a.mp4"}});
     broker.send(1, Some(b"a"), Some(said.to_string().as_bytes())).await;
     broker.send(1, Some(b"a"), Some(br#"{"job_id": "a", "type": "CANCEL"}"#)).await;
@@ -59,7 +60,8 @@ async fn a_command_with_only_a_job_id_and_a_payload_takes_effect() {
 #[tokio::test]
 async fn without_a_template_all_commands_of_a_job_have_the_key_of_its_create() {
     let kit = neutral().await;
-    let (home, other) = (kit.tenure(0).await, kit.tenure(1).await);
+    let home = kit.tenure(0).await;
+    let other = kit.tenure(1).await;
     kit.take(&home, &[kit.message(&home, "acme:m", json!({"job_id": "a"}))]).await;
     let cancel = json!({"job_id": "a", "type": "CANCEL"});
     kit.take(&home, &[kit.message(&home, "mallory:m", &cancel)]).await;
@@ -157,7 +159,8 @@ async fn tasks_get_what_the_templates_of_their_stage_say() {
 #[tokio::test]
 async fn a_database_of_jobs_with_organizations_is_taken_over() {
     let kit = Kit::new().await;
-    let (home, other) = (kit.tenure(0).await, kit.tenure(1).await);
+    let home = kit.tenure(0).await;
+    let other = kit.tenure(1).await;
     let creates = ["a", "b", "c"].map(|job| kit.command(&home, "CREATE", job));
     kit.take(&home, &creates).await;
     kit.execute(

@@ -6,14 +6,14 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering},
     },
-    time::Duration,
 };
 
 use axum::{Router, extract::State, http::StatusCode, response::IntoResponse, routing::post};
 use serde_json::{Value, json};
 use solehold_kafka::Message;
 use solehold_orchestrator::{
-    dispatch::http::{Http, HttpConfig},
+    config::HttpTasksConfig,
+    dispatch::http::Http,
     model::{
         job::JobState,
         pipeline::{DispatchKind, Pipeline, StagePlan},
@@ -92,12 +92,8 @@ fn sending(kit: &Kit, url: &str, stages: &[&str]) -> Kit {
     kit.restarted(|mut parts| {
         let stages = stages.iter().map(|name| over_http(name)).collect();
         parts.pipeline = Arc::new(Pipeline::new(stages).unwrap());
-        let config = HttpConfig {
-            url: url.to_owned(),
-            headers: BTreeMap::new(),
-            timeout: Duration::from_secs(10),
-            report_to: None,
-        };
+        let url = url.to_owned();
+        let config = HttpTasksConfig { url, headers: BTreeMap::new(), timeout: None, report_to: None };
         let http = Http::new(&config, parts.mailbox.clone()).unwrap();
         parts.dispatchers = vec![(DispatchKind::Http, Arc::new(http))];
         parts
@@ -147,7 +143,8 @@ async fn tasks_that_wait_for_their_service_do_not_stop_those_behind_them() {
         "it overtook its job's first"
     );
     // At most 500 at a time, and a pause of half a second when none was taken.
-    let (most, took) = (service.asked().len(), began.elapsed());
+    let most = service.asked().len();
+    let took = began.elapsed();
     let bound = (took.as_millis() / 500 + 2) * 2 * 500;
     assert!((most as u128) < bound, "{most} requests in {took:?}");
     service.is_free.store(true, Ordering::SeqCst);

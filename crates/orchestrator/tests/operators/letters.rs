@@ -74,7 +74,8 @@ pub async fn marks_are_listed_and_cleared(world: &World) -> Result<()> {
         marks.iter().filter_map(|mark| mark["id"].as_str().map(str::to_owned)).collect::<Vec<_>>()
     };
     assert_eq!(ids(&marks), ["a", "c/ü", "e", "b", "d"], "by partition");
-    let (mut paged, mut after) = (Vec::new(), String::new());
+    let mut paged = Vec::new();
+    let mut after = String::new();
     loop {
         let page = world.get(&format!("/marks?limit=2&after={after}")).await?;
         paged.extend(ids(&page));

@@ -68,7 +68,10 @@ async fn marks_are_imported_once(world: &World, keys: &Keys) -> Result<()> {
     assert_eq!(world.seen("job marks ls --id a").await?, "");
     let first = world.run(&import).await?;
     assert_eq!(first.stdout, "found 2503 keys: imported 2502, 0 already known, skipped 1\n");
-    assert!(first.stderr.contains("skipped \"job:processed:\": its parts are not a job id"), "{first:?}");
+    assert!(
+        first.stderr.contains("skipped \"job:processed:\": the parts of the key are not a job id"),
+        "{first:?}"
+    );
     let again = world.json(&import).await?;
     assert_eq!([&again["imported"], &again["known"], &again["skipped"]], [0, 2502, 1], "{again}");
     assert_eq!(

@@ -33,7 +33,8 @@ fn write_for(owner: &Metadata, path: &Path, text: &str) -> Result<()> {
 pub async fn database(files: &Path) -> Result<(Postgres, String)> {
     let postgres = Postgres::start().await?;
     let data: String = postgres.connect().await?.query_one("SHOW data_directory", &[]).await?.get(0);
-    let (data, owner) = (Path::new(&data), fs::metadata(&data)?);
+    let owner = fs::metadata(&data)?;
+    let data = Path::new(&data);
     let (root, issuer) = authority()?;
     let key = KeyPair::generate()?;
     let certificate = CertificateParams::new(vec!["localhost".to_owned()])?.signed_by(&key, &issuer)?;
@@ -42,7 +43,8 @@ pub async fn database(files: &Path) -> Result<(Postgres, String)> {
     postgres.restart_with(&[("ssl", "on")], &[]).await?;
     let trusted = files.join("root.pem");
     fs::write(&trusted, root)?;
-    let (port, trusted) = (postgres.addr().port(), trusted.display());
+    let port = postgres.addr().port();
+    let trusted = trusted.display();
     let url =
         format!("postgres://postgres@localhost:{port}/postgres?sslmode=verify-full&sslrootcert={trusted}");
     Ok((postgres, url))

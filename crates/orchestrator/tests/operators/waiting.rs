@@ -49,10 +49,12 @@ async fn line_with(stream: impl AsyncRead + Unpin + Send + 'static, text: &str) 
 
 #[tokio::test]
 async fn an_orchestrator_waits_for_its_database() -> Result<()> {
-    let (files, postgres) = (TempDir::new()?, Postgres::start().await?);
+    let files = TempDir::new()?;
+    let postgres = Postgres::start().await?;
     postgres.stop().await?;
     let mut child = start(&files, &postgres.url())?;
-    let (stdout, stderr) = (child.stdout.take().context("stdout")?, child.stderr.take().context("stderr")?);
+    let stdout = child.stdout.take().context("stdout")?;
+    let stderr = child.stderr.take().context("stderr")?;
     let waits = line_with(stderr, "cannot reach the database of jobs; waiting for it").await?;
     assert!(waits.contains("Connection refused"), "{waits}");
     postgres.start_again().await?;
@@ -62,7 +64,8 @@ async fn an_orchestrator_waits_for_its_database() -> Result<()> {
 
 #[tokio::test]
 async fn an_orchestrator_does_not_wait_for_a_database_that_is_wrong() -> Result<()> {
-    let (files, url) = (TempDir::new()?, Postgres::shared().await?.create_database("jobs").await?);
+    let files = TempDir::new()?;
+    let url = Postgres::shared().await?.create_database("jobs").await?;
     let (host, _) = url.rsplit_once('/').context("a database")?;
     ends_at_once(&files, &format!("{host}/nowhere"), "[3D000]").await
 }

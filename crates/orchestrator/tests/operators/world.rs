@@ -102,7 +102,8 @@ impl World {
         // YAML takes JSON.
         fs::write(files.path().join(FILE), config.to_string())?;
         let program = orchestrator(&files).await?;
-        let (url, producer) = (program.said().to_owned(), producer(&kafka)?);
+        let url = program.said().to_owned();
+        let producer = producer(&kafka)?;
         Ok(Self { url, postgres, files, config, producer, program, kafka, _service: service })
     }
 
@@ -131,7 +132,8 @@ impl World {
         let command = json!({
             "type": kind, "job_id": job, "customer": "acme", "input": { "video": job },
         });
-        let (key, payload) = (format!("acme:{of}"), command.to_string());
+        let key = format!("acme:{of}");
+        let payload = command.to_string();
         let record = FutureRecord::to(TOPIC).key(&key).payload(&payload).partition(partition);
         self.producer.send(record, PATIENCE).await.map_err(|(error, _)| error)?;
         Ok(())

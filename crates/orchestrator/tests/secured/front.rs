@@ -81,17 +81,21 @@ impl Front {
             .with_safe_default_protocol_versions()?
             .with_no_client_auth()
             .with_single_cert(vec![certificate], key)?;
-        let (acceptor, listener) =
-            (TlsAcceptor::from(Arc::new(config)), TcpListener::bind("127.0.0.1:0").await?);
-        let (addr, logins) = (listener.local_addr()?, Arc::new(AtomicUsize::new(0)));
-        let (mut serving, counted) = (JoinSet::new(), logins.clone());
+        let acceptor = TlsAcceptor::from(Arc::new(config));
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let addr = listener.local_addr()?;
+        let logins = Arc::new(AtomicUsize::new(0));
+        let mut serving = JoinSet::new();
+        let counted = logins.clone();
         serving.spawn(async move {
             let mut connections = JoinSet::new();
             while let Ok((stream, _)) = listener.accept().await {
-                let (acceptor, logins) = (acceptor.clone(), counted.clone());
+                let acceptor = acceptor.clone();
+                let logins = counted.clone();
                 connections.spawn(async move {
                     if is_controller(&stream).await? {
-                        let (mut stream, mut broker) = (stream, TcpStream::connect(target).await?);
+                        let mut stream = stream;
+                        let mut broker = TcpStream::connect(target).await?;
                         tokio::io::copy_bidirectional(&mut stream, &mut broker).await?;
                         return Ok(());
                     }
@@ -138,7 +142,8 @@ async fn read(stream: &mut Stream) -> Result<Request> {
     let mut frame = vec![0; length];
     stream.read_exact(&mut frame).await?;
     let mut rest = frame.as_slice();
-    let (kind, version) = (i16::from_be_bytes(take(&mut rest)?), i16::from_be_bytes(take(&mut rest)?));
+    let kind = i16::from_be_bytes(take(&mut rest)?);
+    let version = i16::from_be_bytes(take(&mut rest)?);
     let number = take(&mut rest)?;
     text(&mut rest)?;
     Ok(Request { kind, version, number, body: rest.to_vec() })

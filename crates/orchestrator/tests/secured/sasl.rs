@@ -13,13 +13,14 @@ use crate::{
 async fn an_orchestrator_logs_in_by_password_over_tls() -> Result<()> {
     let authority = Authority::new()?;
     let (certificate, key) = authority.sign("127.0.0.1")?;
-    let (builder, identity) = (Kafka::builder()?, (certificate.as_str(), key.as_str()));
+    let builder = Kafka::builder()?;
+    let identity = (certificate.as_str(), key.as_str());
     let target = builder.addr();
     let front = Front::start(target, identity, &["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]).await?;
     let world = World::new(builder.advertise(front.addr).start().await?, "kafka_sasl").await?;
     let tls = json!({ "ca_cert": world.keep("authority.pem", &authority.pem)? });
-    let (right, wrong) =
-        (world.keep("right", &format!("{PASSWORD}\n"))?, world.keep("wrong", "not it at all")?);
+    let right = world.keep("right", &format!("{PASSWORD}\n"))?;
+    let wrong = world.keep("wrong", "not it at all")?;
     let way = |mechanism: &str, user: &str, password_file: &str| {
         let sasl = json!({ "mechanism": mechanism, "user": user, "password_file": password_file });
         json!({ "brokers": front.addr.to_string(), "tls": tls, "sasl": sasl })

@@ -21,7 +21,8 @@ async fn everything_of_an_orchestrator_goes_by_tls() -> Result<()> {
     let (certificate, key) = authority.sign("127.0.0.1")?;
     let tls = KafkaTls { certificate, key, client_authority: None };
     let world = World::new(Kafka::builder()?.tls(tls).start().await?, "kafka_tls").await?;
-    let (encrypted, plain) = (world.kafka.tls_address()?, world.kafka.address().to_owned());
+    let encrypted = world.kafka.tls_address()?;
+    let plain = world.kafka.address().to_owned();
     let trusted = world.keep("authority.pem", &authority.pem)?;
     let with_tls = json!({ "tls": { "ca_cert": trusted } });
     world.a_job_succeeds("by-tls", &way(&world, &encrypted, with_tls.clone())).await?;

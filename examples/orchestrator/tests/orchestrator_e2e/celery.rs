@@ -98,7 +98,8 @@ impl Pipeline {
 async fn a_job_id_a_payload_and_a_key_are_enough_for_celery_tasks() -> Result<()> {
     let rabbit = RabbitMq::start().await?;
     let pipeline = Pipeline::new(rabbit.url()).await?;
-    let (before, after) = (FILE.split("  labels:").next(), FILE.split("\npostgres:").nth(1));
+    let before = FILE.split("  labels:").next();
+    let after = FILE.split("\npostgres:").nth(1);
     let (before, after) = before.zip(after).context("the sections of the file")?;
     let file = format!("{before}  input: payload\n\npostgres:{after}")
         .replace("'{labels.organization_id}, {labels.match_id}'", "'{key}, {input.video}'");

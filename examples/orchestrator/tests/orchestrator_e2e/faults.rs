@@ -45,7 +45,8 @@ impl Faults {
     }
 
     pub async fn jobs_flow(&mut self) -> Result<()> {
-        let (began, jobs) = (Instant::now(), self.world.size.jobs);
+        let began = Instant::now();
+        let jobs = self.world.size.jobs;
         self.world.create_jobs(jobs).await?;
         self.world.succeeded(self.world.created()).await?;
         let took = began.elapsed();
@@ -62,7 +63,8 @@ impl Faults {
         let partitions: Vec<i32> = self.world.partitions_of(&name).await?.into_keys().collect();
         let pod = self.take(&name)?;
         let events = Events::follow(&self.world).await?;
-        let (began, killed) = (Instant::now(), SystemTime::now());
+        let began = Instant::now();
+        let killed = SystemTime::now();
         pod.program.kill9().await?;
         self.world.probe(&partitions).await?;
         let took = began.elapsed();
@@ -108,7 +110,8 @@ impl Faults {
         self.world.create_jobs(self.world.size.jobs).await?;
         let epochs = self.world.partitions_of(&name).await?;
         let events = Events::follow(&self.world).await?;
-        let (began, paused) = (Instant::now(), SystemTime::now());
+        let began = Instant::now();
+        let paused = SystemTime::now();
         self.world.pods[&name].program.pause().await?;
         let partitions: Vec<i32> = epochs.keys().copied().collect();
         self.world.probe(&partitions).await?;
@@ -180,7 +183,8 @@ impl Faults {
         }
         self.world.all_owned().await?;
         let names: Vec<String> = self.world.pods.keys().cloned().collect();
-        let (began, mut longest) = (Instant::now(), Duration::ZERO);
+        let began = Instant::now();
+        let mut longest = Duration::ZERO;
         for name in names {
             self.world.create_jobs(self.world.size.jobs / 6).await?;
             let partitions: Vec<i32> = self.world.partitions_of(&name).await?.into_keys().collect();
@@ -233,7 +237,9 @@ impl Faults {
              WHERE what = 'ordered' GROUP BY 1, 2, 3 HAVING count(*) > 1 LIMIT 10";
         let rows = self.world.sql.query(twice, &[]).await?;
         let told = |row: &tokio_postgres::Row| {
-            let (what, job, stage): (&str, &str, &str) = (row.get(0), row.get(1), row.get(2));
+            let what: &str = row.get(0);
+            let job: &str = row.get(1);
+            let stage: &str = row.get(2);
             format!("{job} {stage} {what} {} times", row.get::<_, i64>(3))
         };
         ensure!(rows.is_empty(), "twice: {:?}", rows.iter().map(told).collect::<Vec<_>>());
@@ -246,7 +252,8 @@ impl Faults {
         self.exactly_once().await?;
         let count = "SELECT count(*), count(DISTINCT (job_id, stage)) FROM effects WHERE what = 'succeeded'";
         let row = self.world.sql.query_one(count, &[]).await?;
-        let (effects, stages): (i64, i64) = (row.get(0), row.get(1));
+        let effects: i64 = row.get(0);
+        let stages: i64 = row.get(1);
         ensure!(
             (effects as u64, stages as u64) == (jobs * STAGES, jobs * STAGES),
             "{effects} effects of {stages} stages"

@@ -65,7 +65,8 @@ impl Workers {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let url = format!("http://{}", listener.local_addr()?);
         let workers = Arc::new(Self { redis, url, are_busy: AtomicBool::new(false) });
-        let (served, mut serving) = (workers.clone(), JoinSet::new());
+        let served = workers.clone();
+        let mut serving = JoinSet::new();
         serving.spawn(async move {
             let mut connections = JoinSet::new();
             while let Ok((stream, _)) = listener.accept().await {
@@ -92,22 +93,21 @@ impl Workers {
                 break read[head + 4..head + 4 + length].to_vec();
             }
         };
-        let answer = match self.are_busy.load(Ordering::SeqCst) {
-            true => "HTTP/1.1 503 Busy\r\ncontent-length: 0\r\nconnection: close\r\n\r\n".to_owned(),
-            false => {
-                self.work(&serde_json::from_slice(&body)?).await?;
-                let result = json!({ "result": {} }).to_string();
-                let length = result.len();
-                format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{result}")
-            }
+        let answer = if self.are_busy.load(Ordering::SeqCst) {
+            "HTTP/1.1 503 Busy\r\ncontent-length: 0\r\nconnection: close\r\n\r\n".to_owned()
+        } else {
+            self.work(&serde_json::from_slice(&body)?).await?;
+            let result = json!({ "result": {} }).to_string();
+            let length = result.len();
+            format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{result}")
         };
         Ok(stream.write_all(answer.as_bytes()).await?)
     }
 
     /// The first stage of a job is what the other system does for it.
     async fn work(&self, task: &Value) -> Result<()> {
-        let (job, stage) =
-            (task["job"].as_str().context("a job")?, task["stage"].as_str().context("a stage")?);
+        let job = task["job"].as_str().context("a job")?;
+        let stage = task["stage"].as_str().context("a stage")?;
         let mut redis = self.redis.clone();
         let key = format!("{job}/{stage}/{}", task["attempt"]);
         let is_new: i64 = redis::cmd("SADD").arg("taken").arg(key).query_async(&mut redis).await?;
@@ -129,8 +129,10 @@ struct Load {
 impl Load {
     fn start(kafka: &Kafka) -> Result<Self> {
         let producer: FutureProducer = client(kafka).set("acks", "all").set("linger.ms", "2").create()?;
-        let (sent, is_over) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
-        let (count, over) = (sent.clone(), is_over.clone());
+        let sent = Arc::new(AtomicU64::new(0));
+        let is_over = Arc::new(AtomicBool::new(false));
+        let count = sent.clone();
+        let over = is_over.clone();
         let task = tokio::spawn(async move {
             // Slow enough for both systems, and they are never done.
             let mut rate = tokio::time::interval(Duration::from_millis(10));
@@ -164,7 +166,8 @@ async fn send(producer: &FutureProducer, number: u64) -> Result<()> {
         "type": "CREATE", "command": "CREATE", "job_id": format!("job-{number}"),
         "organization_id": "acme", "match_id": format!("m-{number}"),
     });
-    let (key, payload) = (format!("acme:m-{number}"), command.to_string());
+    let key = format!("acme:m-{number}");
+    let payload = command.to_string();
     let record = FutureRecord::to(TOPIC).key(&key).payload(&payload);
     producer.send(record, PATIENCE).await.map_err(|(error, _)| error)?;
     Ok(())

@@ -58,7 +58,8 @@ impl Events {
         let takeover = |row: &tokio_postgres::Row| {
             let partition: i32 = row.get(0);
             let worked = row.get::<_, Option<SystemTime>>(3).context("a message that took effect")?;
-            let (over, granted) = (over[&partition], granted[&partition]);
+            let over = over[&partition];
+            let granted = granted[&partition];
             Ok(Takeover { partition, ended, over, granted, raised: row.get(1), written: row.get(2), worked })
         };
         rows.iter().map(takeover).collect()

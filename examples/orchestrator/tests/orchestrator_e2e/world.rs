@@ -137,7 +137,8 @@ impl World {
     }
 
     fn config(&self, name: &str, database: &Proxy) -> Result<String> {
-        let (direct, cuttable) = (self.postgres.addr().to_string(), database.addr().to_string());
+        let direct = self.postgres.addr().to_string();
+        let cuttable = database.addr().to_string();
         let url = self.postgres.url().replace(&direct, &cuttable);
         let stage = |after: &[&str]| json!({ "task": TASKS, "dispatch": "kafka", "after": after });
         let mut config = json!({
@@ -192,7 +193,8 @@ impl World {
         let mut jobs = Vec::new();
         for partition in partitions {
             let number = self.created.fetch_add(1, Ordering::SeqCst);
-            let (command, key) = (command(number), format!("org-{}:match-{number}", number % 7));
+            let command = command(number);
+            let key = format!("org-{}:match-{number}", number % 7);
             let record = FutureRecord::to(TOPIC).key(&key).payload(&command).partition(*partition);
             self.producer.send(record, PATIENCE).await.map_err(|(error, _)| error)?;
             jobs.push(format!("job-{number}"));
@@ -370,7 +372,8 @@ fn workers(kafka: &Kafka, count: usize) -> Result<JoinSet<()>> {
 
 /// A report is lost only if the broker is away for minutes.
 async fn report(producer: Arc<FutureProducer>, task: Value, times: usize) {
-    let (key, id) = (task["key"].as_str().unwrap_or_default(), &task);
+    let key = task["key"].as_str().unwrap_or_default();
+    let id = &task;
     for kind in ["started", "succeeded"] {
         let mut report =
             json!({ "job": id["job"], "stage": id["stage"], "attempt": id["attempt"], "kind": kind });

@@ -67,8 +67,9 @@ pub struct Change {
 pub fn changes(history: &BTreeMap<String, Vec<Event>>, after: u64) -> Result<Vec<Change>> {
     let mut changes = Vec::new();
     for (camera, events) in history {
-        let (mut holder, mut last_end, mut last_token): (Option<&Event>, Option<&Event>, i64) =
-            (None, None, 0);
+        let mut holder: Option<&Event> = None;
+        let mut last_end: Option<&Event> = None;
+        let mut last_token: i64 = 0;
         let offered: BTreeSet<&str> =
             events.iter().filter(|e| e.name == "lease_pending").map(|e| e.lease.as_str()).collect();
         for event in events {
@@ -86,7 +87,8 @@ pub fn changes(history: &BTreeMap<String, Vec<Event>>, after: u64) -> Result<Vec
                     && end.name == "lease_released"
                     && end.at == event.at
                     && end.runner != event.runner;
-                let (camera, from) = (camera.clone(), end.runner.clone());
+                let camera = camera.clone();
+                let from = end.runner.clone();
                 changes.push(Change { camera, from, token: event.token, is_planned });
             }
         }
@@ -131,7 +133,8 @@ impl Inbox {
             Connection::connect(url, ConnectionProperties::default()).await.ok()
         });
         let connection = connection.await?;
-        let (channel, none) = (connection.create_channel().await?, FieldTable::default());
+        let channel = connection.create_channel().await?;
+        let none = FieldTable::default();
         let durable = ExchangeDeclareOptions { durable: true, ..Default::default() };
         channel.exchange_declare(EXCHANGE.into(), ExchangeKind::Topic, durable, none.clone()).await?;
         channel.queue_declare(QUEUE.into(), QueueDeclareOptions::durable(), none.clone()).await?;
@@ -139,7 +142,8 @@ impl Inbox {
         channel.queue_bind(QUEUE.into(), EXCHANGE.into(), "leases.#".into(), bind, none.clone()).await?;
         let options = BasicConsumeOptions::default();
         let mut deliveries = channel.basic_consume(QUEUE.into(), "test".into(), options, none).await?;
-        let (all, mut task) = (Arc::<Mutex<Vec<Value>>>::default(), JoinSet::new());
+        let all = Arc::<Mutex<Vec<Value>>>::default();
+        let mut task = JoinSet::new();
         let came = all.clone();
         task.spawn(async move {
             // The channel lives as long as its consumer.

@@ -77,8 +77,10 @@ impl World {
         let rows = self.database.query(sql, &[]).await?;
         ensure!(rows.len() == self.size.cameras, "{} cameras have frames", rows.len());
         for row in rows {
-            let (camera, count, first, last): (String, i64, i64, i64) =
-                (row.get(0), row.get(1), row.get(2), row.get(3));
+            let camera: String = row.get(0);
+            let count: i64 = row.get(1);
+            let first: i64 = row.get(2);
+            let last: i64 = row.get(3);
             ensure!((first, last) == (1, count), "{camera}: {count} frames from {first} to {last}");
             total += count;
         }

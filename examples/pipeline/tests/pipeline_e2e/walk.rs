@@ -83,7 +83,8 @@ impl Walk {
         for events in self.world.history().await?.values() {
             let at =
                 |name: &str| events.iter().find(|event| event.name == name).map(|event| event.at.clone());
-            let (declared, acquired) = (at("resource_declared"), at("lease_acquired"));
+            let declared = at("resource_declared");
+            let acquired = at("lease_acquired");
             taken.push(self.world.ms_between(&declared, &acquired).await?);
         }
         tell("declared to acquired (asked for: 2 s)", spread(taken));
@@ -153,7 +154,8 @@ impl Walk {
 
     /// Leases are renewed before they expire.
     pub async fn leases_are_renewed(&mut self) -> Result<()> {
-        let (before, began) = (self.world.held().await?, self.world.now().await?);
+        let before = self.world.held().await?;
+        let began = self.world.now().await?;
         let enough = (2.0 * TTL.as_secs_f64() / self.world.size.frame.as_secs_f64() / 2.0) as i64;
         self.frames(began, enough).await?;
         ensure!(self.world.held().await? == before, "a lease has changed hands by itself");
@@ -171,7 +173,8 @@ impl Walk {
 
     /// Changes of cameras and zones reach the workers without a restart, and versions say which.
     pub async fn configuration_is_applied(&mut self) -> Result<()> {
-        let (camera, before) = (self.world.size.camera(0), self.world.held().await?);
+        let camera = self.world.size.camera(0);
+        let before = self.world.held().await?;
         let (config, zones) = self.world.versions(&camera).await?;
         let began = self.world.now().await?;
         let body = json!({"camera_uuid": camera, "rtsp_url": "rtsp://moved.local/stream", "min_score": 0.5});
@@ -192,7 +195,8 @@ impl Walk {
 
     /// Failed workers are restarted, with the leases that they had.
     pub async fn failed_workers_are_restarted(&mut self) -> Result<()> {
-        let (before, began) = (self.world.held().await?, self.world.now().await?);
+        let before = self.world.held().await?;
+        let began = self.world.now().await?;
         let pid = self.agents[0].kill_worker().await?;
         let killed_at = self.world.now().await?;
         let is_back =
@@ -221,7 +225,8 @@ impl Walk {
 
     /// A runner that joins gets its share by hand-over, and one that drains gives everything away.
     pub async fn work_is_balanced_and_drained(&mut self) -> Result<()> {
-        let (revision, refused) = (self.revision().await?, self.world.refused().await?);
+        let revision = self.revision().await?;
+        let refused = self.world.refused().await?;
         let joined = self.world.agent("agent-4", "blue", "1.0").await?;
         let share = self.cameras() / 4;
         let has_share =
@@ -291,7 +296,8 @@ impl Walk {
         for (camera, held) in before.iter().filter(|(_, held)| held.runner == lost.name) {
             took.push(self.world.first_frame_after(camera, held.token, began).await?);
         }
-        let (bound, shown) = ((TTL.as_secs() + 1) * 1_000, spread(took));
+        let bound = (TTL.as_secs() + 1) * 1_000;
+        let shown = spread(took);
         tell(&format!("agent killed to next worker's first frame (bound: {bound} ms)"), shown);
         self.agents.insert(0, self.world.agent("agent-1", "blue", "1.0").await?);
         self.world.settled("it to be back", |_| true).await?;
@@ -300,7 +306,8 @@ impl Walk {
 
     /// All agents are replaced by a newer version, one after the other, without losing a frame.
     pub async fn a_rolling_restart_moves_everything_once(&mut self) -> Result<()> {
-        let (revision, refused) = (self.revision().await?, self.world.refused().await?);
+        let revision = self.revision().await?;
+        let refused = self.world.refused().await?;
         for (number, old) in std::mem::take(&mut self.agents).into_iter().enumerate() {
             self.agents.push(self.world.agent(&format!("agent-{}b", number + 1), "blue", "2.0").await?);
             old.drain().await?;
@@ -380,7 +387,8 @@ impl Walk {
 impl World {
     /// Milliseconds between two times as the control plane writes them.
     async fn ms_between(&self, from: &Option<String>, to: &Option<String>) -> Result<f64> {
-        let (from, to) = (from.as_ref().context("no first time")?, to.as_ref().context("no second time")?);
+        let from = from.as_ref().context("no first time")?;
+        let to = to.as_ref().context("no second time")?;
         let sql = "SELECT (extract(epoch FROM $2::text::timestamptz - $1::text::timestamptz) * 1000)::float8";
         Ok(self.database.query_one(sql, &[from, to]).await?.get(0))
     }

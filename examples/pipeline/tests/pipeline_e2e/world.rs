@@ -138,7 +138,8 @@ impl World {
             asked = asked.json(body);
         }
         let answer = asked.send().await?;
-        let (status, text) = (answer.status(), answer.text().await?);
+        let status = answer.status();
+        let text = answer.text().await?;
         ensure!(status.is_success(), "{url}: {status} {text}");
         Ok(serde_json::from_str(&text).unwrap_or_default())
     }
@@ -188,7 +189,8 @@ impl World {
             None => self.key(name, "runner", Some(TENANT)).await?,
         };
         self.keys.lock().await.insert(name.to_owned(), key.clone());
-        let (folder, metrics_port) = (TempDir::new()?, free_port()?);
+        let folder = TempDir::new()?;
+        let metrics_port = free_port()?;
         let worker = Path::new(env!("CARGO_MANIFEST_DIR")).join("worker.py");
         let template = folder.path().join("shard.yaml");
         fs::write(&template, format!("model: {MODEL}\nrunner_id: not this one\n"))?;
@@ -272,7 +274,8 @@ impl World {
         let mut all = BTreeMap::new();
         for camera in self.size.names() {
             let path = format!("/resources/camera/{camera}/history?tenant={TENANT}&limit=1000");
-            let (mut events, mut cursor) = (Vec::new(), String::new());
+            let mut events = Vec::new();
+            let mut cursor = String::new();
             loop {
                 let page = self.get(&format!("{path}{cursor}")).await?;
                 let told = page["events"].as_array().context("events")?;

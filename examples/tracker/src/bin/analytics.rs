@@ -39,7 +39,8 @@ async fn main() -> Result<()> {
     let options = settings.broker.options("analytics")?;
     let (client, mut events) = AsyncClient::builder(options).capacity(10).build();
     client.subscribe(&settings.topics, QoS::AtLeastOnce).await?;
-    let (mut scenes, mut draws) = (BTreeMap::<String, Scene>::new(), interval(settings.every));
+    let mut scenes = BTreeMap::<String, Scene>::new();
+    let mut draws = interval(settings.every);
     println!("analytics counts {}", settings.topics);
     loop {
         let event = std::pin::pin!(events.poll());

@@ -39,7 +39,8 @@ fn held(owners: &std::collections::BTreeMap<String, Option<String>>) -> usize {
 
 /// Startup with the server away, then everything until SIGTERM.
 async fn lives_as_the_table_says(kind: Kind) -> Result<()> {
-    let (broker, mut server) = (Mosquitto::start().await?, Server::away()?);
+    let broker = Mosquitto::start().await?;
+    let mut server = Server::away()?;
     let (inbox, _task) = consume(&broker, "consumer", "scenescape/#").await?;
 
     // Startup: it tries again, and waits longer each time.
@@ -110,7 +111,8 @@ async fn the_tracker_with_plain_http_lives_as_the_table_says() -> Result<()> {
 /// Without being told otherwise, both renew every 10 s with a ttl of 30 s.
 #[tokio::test]
 async fn it_renews_every_ten_seconds_with_a_ttl_of_thirty() -> Result<()> {
-    let (broker, server) = (Mosquitto::start().await?, Server::with_scenes(2).await?);
+    let broker = Mosquitto::start().await?;
+    let server = Server::with_scenes(2).await?;
     let _rust =
         tracker(Kind::Rust, &server, &broker, "r", &["--capacity", "1"], "tracker r is registered").await?;
     server.owned("one scene", |owners| owners.values().flatten().count() == 1).await?;
@@ -131,7 +133,8 @@ async fn it_renews_every_ten_seconds_with_a_ttl_of_thirty() -> Result<()> {
 /// With `deadline` a failed renewal is repeated, and a short outage stops nothing.
 #[tokio::test]
 async fn with_the_policy_deadline_a_short_outage_stops_nothing() -> Result<()> {
-    let (broker, mut server) = (Mosquitto::start().await?, Server::with_scenes(1).await?);
+    let broker = Mosquitto::start().await?;
+    let mut server = Server::with_scenes(1).await?;
     let more = ["--ttl", "30s", "--renew-every", "1s", "--policy", "deadline"];
     let tracker = tracker(Kind::Rust, &server, &broker, "t", &more, "tracker t is registered").await?;
     server.owned("the scene", |owners| held(owners) == 1).await?;

@@ -30,7 +30,8 @@ struct World {
 
 impl World {
     async fn new() -> Result<Self> {
-        let (broker, server) = (Mosquitto::start().await?, Server::with_scenes(SCENES).await?);
+        let broker = Mosquitto::start().await?;
+        let server = Server::with_scenes(SCENES).await?;
         let gate = gate(&server, &broker).await?;
         let (gated, one) = consume(&broker, "analytics", "gated/scenescape/data/scene/+/+").await?;
         let (raw, other) = consume(&broker, "ungated", "scenescape/data/scene/+/+").await?;
@@ -173,7 +174,8 @@ async fn killing_a_tracker(world: &mut World) -> Result<()> {
 /// A tracker that is added gets its share, by hand-overs alone.
 async fn adding_a_tracker(world: &mut World) -> Result<()> {
     world.is_even().await?;
-    let (from, ids) = (world.server.last_revision().await? + 1, world.gated.ids());
+    let from = world.server.last_revision().await? + 1;
+    let ids = world.gated.ids();
     let began = Instant::now();
     world.start("t3", "immediate").await?;
     world.is_even().await?;
@@ -188,7 +190,8 @@ async fn adding_a_tracker(world: &mut World) -> Result<()> {
 
 /// Every tracker is ended and started again, one after the other: no scene is ever without one.
 async fn restarting_all(world: &mut World) -> Result<()> {
-    let (from, ids) = (world.server.last_revision().await? + 1, world.gated.ids());
+    let from = world.server.last_revision().await? + 1;
+    let ids = world.gated.ids();
     let names: Vec<String> = world.trackers.keys().cloned().collect();
     let began = Instant::now();
     for id in &names {
@@ -214,7 +217,8 @@ async fn restarting_all(world: &mut World) -> Result<()> {
 #[tokio::test]
 async fn outages_lose_nothing_that_bears_the_newest_token() -> Result<()> {
     let mut world = World::new().await?;
-    let (first, publisher) = (scene(0), Publisher::new(&world.broker));
+    let first = scene(0);
+    let publisher = Publisher::new(&world.broker);
     let version = world.server.acquire(&first).await?;
     world.start("t0", "immediate").await?;
     let mut sent = 0;
@@ -240,7 +244,8 @@ async fn outages_lose_nothing_that_bears_the_newest_token() -> Result<()> {
     let away = Duration::from_secs(if is_full() { 60 } else { 6 });
     world.server.go_away().await?;
     let began = Instant::now();
-    let (mut count, mut ticks) = (count, tokio::time::interval(Duration::from_millis(100)));
+    let mut count = count;
+    let mut ticks = tokio::time::interval(Duration::from_millis(100));
     while began.elapsed() < away {
         ticks.tick().await;
         count = send(2).await?;

@@ -134,7 +134,8 @@ async fn follows_with_key_tls_and_login(kind: Kind) -> Result<()> {
 
 /// It has ended, and said why.
 fn is_refused(output: &Output, words: &str) -> Result<()> {
-    let (said, told) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let said = String::from_utf8_lossy(&output.stdout);
+    let told = String::from_utf8_lossy(&output.stderr);
     let is_told =
         |line: &str| line.starts_with("tracker: the server refuses this tracker: ") && line.contains(words);
     let is_right = told.lines().any(is_told);

@@ -147,7 +147,8 @@ impl Server {
     pub async fn gaps(&self, from: u64) -> Result<(usize, usize)> {
         let events = self.events(from).await?;
         let ends = ["released", "expired", "revoked", "stolen"];
-        let (mut gaps, mut hand_overs) = (0, 0);
+        let mut gaps = 0;
+        let mut hand_overs = 0;
         for (at, (revision, time, scene, what)) in events.iter().enumerate() {
             if !ends.contains(&what.as_str()) {
                 continue;
@@ -313,7 +314,8 @@ pub async fn consume_by(options: MqttOptions, topics: &str) -> Result<(Inbox, Jo
     let (client, mut events) = AsyncClient::builder(options).capacity(10).build();
     client.subscribe(topics, QoS::AtLeastOnce).await?;
     let (subscribed, mut is_subscribed) = watch::channel(false);
-    let (mut task, own) = (JoinSet::new(), inbox.clone());
+    let mut task = JoinSet::new();
+    let own = inbox.clone();
     task.spawn(async move {
         let _client = client;
         loop {

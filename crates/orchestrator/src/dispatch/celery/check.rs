@@ -5,27 +5,24 @@ use std::{collections::BTreeMap, time::Duration};
 use serde_json::{Value, json};
 
 use crate::dispatch::celery::{Broker, BrokerKind, CONSUMER_TIMEOUT, CeleryConfig};
-use crate::dispatch::{DispatchError, Finding, StageLimits};
+use crate::dispatch::{DispatchError, Finding};
+use crate::{config::Time, model::pipeline::StagePlan};
 
 /// How long workers may take to reply.
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 /// kombu's default for the time within which a worker acknowledges a task.
 const VISIBILITY_TIMEOUT: Duration = Duration::from_secs(3_600);
-/// The attributes to query of each task.
 const TASK_ATTRIBUTES: [&str; 3] = ["acks_late", "ignore_result", "track_started"];
 
-/// One worker's settings.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Worker {
     /// Settings that differ from Celery's defaults.
     settings: Value,
     /// The attributes of each task, such as `acks_late` = `True`.
     tasks: BTreeMap<String, BTreeMap<String, String>>,
-    /// The queues that it consumes.
     queues: Vec<String>,
 }
 
-/// Queries every worker; by name.
 pub async fn query_workers(broker: &dyn Broker) -> Result<BTreeMap<String, Worker>, DispatchError> {
     let mut workers: BTreeMap<String, Worker> = BTreeMap::new();
     let mut each = |answers: Vec<Value>, keep: fn(&mut Worker, &Value)| {
@@ -57,12 +54,11 @@ fn task(line: &str) -> (String, BTreeMap<String, String>) {
     (name.to_owned(), pairs.map(|(key, value)| (key.to_owned(), value.to_owned())).collect())
 }
 
-/// Compares the workers with the stages.
 pub fn judge(
     workers: &BTreeMap<String, Worker>,
     kind: BrokerKind,
     config: &CeleryConfig,
-    stages: &[StageLimits],
+    stages: &[StagePlan],
 ) -> Vec<Finding> {
     if workers.is_empty() {
         let text = "no Celery worker replied: their settings were not compared with the stages";
@@ -72,7 +68,7 @@ pub fn judge(
         workers.iter().flat_map(|(name, worker)| results(name, worker, kind)).collect();
     if kind == BrokerKind::RabbitMq {
         let source = match config.consumer_timeout {
-            Some(timeout) => format!("{timeout:?}, as configured here"),
+            Some(Time(timeout)) => format!("{timeout:?}, as configured here"),
             None => format!("{CONSUMER_TIMEOUT:?}, its default"),
         };
         let text = format!("RabbitMQ's consumer_timeout cannot be queried: assuming {source}");
@@ -108,20 +104,20 @@ fn judge_stage(
     workers: &BTreeMap<String, Worker>,
     kind: BrokerKind,
     config: &CeleryConfig,
-    stage: &StageLimits,
+    stage: &StagePlan,
 ) -> Vec<Finding> {
-    let queue = stage.queue.as_deref().unwrap_or(&config.queue);
+    let queue = stage.queue.as_deref().unwrap_or(config.queue());
     let consumes = |worker: &&Worker| worker.queues.iter().any(|name| name == queue);
-    let knows = |worker: &&Worker| worker.tasks.contains_key(&stage.name);
+    let knows = |worker: &&Worker| worker.tasks.contains_key(&stage.task);
     let mut findings = Vec::new();
     if !workers.values().any(|worker| consumes(&worker)) {
-        let text = format!("stage {}: no worker consumes the queue {queue:?}", stage.stage);
+        let text = format!("stage {}: no worker consumes the queue {queue:?}", stage.name);
         findings.push(Finding::problem(text));
     } else if let Some((name, _)) = workers.iter().find(|(_, worker)| consumes(worker) && !knows(worker)) {
         let text = format!(
             "stage {}: worker {name} consumes the queue {queue:?} and does not know the task {}: \
              it discards tasks of that name",
-            stage.stage, stage.name
+            stage.name, stage.task
         );
         findings.push(Finding::problem(text));
     }
@@ -131,16 +127,15 @@ fn judge_stage(
     findings
 }
 
-/// One stage at one worker.
 fn judge_task(
     name: &str,
     worker: &Worker,
     kind: BrokerKind,
     config: &CeleryConfig,
-    stage: &StageLimits,
+    stage: &StagePlan,
 ) -> Vec<Finding> {
-    let is = |attribute: &str| worker.tasks[&stage.name].get(attribute).is_some_and(|value| value == "True");
-    let at = format!("stage {} at worker {name}", stage.stage);
+    let is = |attribute: &str| worker.tasks[&stage.task].get(attribute).is_some_and(|value| value == "True");
+    let at = format!("stage {} at worker {name}", stage.name);
     let run = stage.run_timeout;
     let mut findings = Vec::new();
     if is("ignore_result") {
@@ -162,7 +157,9 @@ fn judge_task(
     }
     let (what, timeout) = match kind {
         BrokerKind::Redis => ("visibility_timeout", visibility_timeout(worker)),
-        BrokerKind::RabbitMq => ("consumer_timeout", config.consumer_timeout.unwrap_or(CONSUMER_TIMEOUT)),
+        BrokerKind::RabbitMq => {
+            ("consumer_timeout", config.consumer_timeout.map_or(CONSUMER_TIMEOUT, |Time(time)| time))
+        }
     };
     if timeout < run {
         findings.push(Finding::warning(format!(
@@ -184,16 +181,21 @@ fn visibility_timeout(worker: &Worker) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dispatch::Weight;
+    use crate::{dispatch::Weight, model::pipeline::DispatchKind};
 
-    fn stage(seconds: u64) -> StageLimits {
+    fn stage(seconds: u64) -> StagePlan {
         let timeout = Duration::from_secs(seconds);
-        StageLimits {
-            stage: "detect".to_owned(),
-            name: "video.detect".to_owned(),
+        StagePlan {
+            name: "detect".to_owned(),
+            after: Vec::new(),
+            task: "video.detect".to_owned(),
+            dispatch: DispatchKind::Celery,
             queue: None,
             queue_timeout: timeout,
             run_timeout: timeout,
+            retries: 0,
+            args: None,
+            kwargs: None,
         }
     }
 

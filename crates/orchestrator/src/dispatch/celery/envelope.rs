@@ -29,7 +29,8 @@ impl Envelope {
             (None, Value::Object(members)) => (Vec::new(), members.clone()),
             (None, other) => (vec![other.clone()], Map::new()),
         };
-        let (args, kwargs) = (Value::Array(args), Value::Object(kwargs));
+        let args = Value::Array(args);
+        let kwargs = Value::Object(kwargs);
         let headers = json!({
             "lang": "py",
             "task": task.name,
@@ -131,7 +132,6 @@ mod tests {
             input,
             arguments: None,
             key: "org:match".to_owned(),
-            queue_timeout: Duration::from_secs(60),
             run_timeout: Duration::from_secs(90),
         }
     }

@@ -17,6 +17,7 @@ mod redis;
 
 #[doc(hidden)] // for the fuzz targets
 pub use self::envelope::report;
+pub use crate::config::CeleryConfig;
 
 use std::{fmt, fs, path::PathBuf, time::Duration};
 
@@ -25,8 +26,11 @@ use serde_json::Value;
 use solehold_process::deadline::DeadlineError;
 
 use self::{envelope::Envelope, rabbitmq::RabbitMq, redis::Redis};
-use crate::dispatch::{Dispatch, DispatchError, Finding, InvalidDispatcher, Reports, StageLimits};
-use crate::model::task::{Report, Task, TaskId};
+use crate::dispatch::{Dispatch, DispatchError, Finding, InvalidDispatcher, Reports};
+use crate::model::{
+    pipeline::{DispatchKind, StagePlan},
+    task::{Report, Task, TaskId},
+};
 
 /// How many reports are delivered at once.
 const REPORTS_MAX: u16 = 500;
@@ -35,53 +39,9 @@ const ID_BYTES_MAX: usize = 255;
 /// RabbitMQ's default for the time within which a consumer acknowledges a task.
 const CONSUMER_TIMEOUT: Duration = Duration::from_secs(30 * 60);
 
-/// Where Celery's workers are.
-#[derive(Clone)]
-pub struct CeleryConfig {
-    /// `amqp://user:password@host:port/vhost` or `redis://host:port/database`; over TLS `amqps://` or `rediss://`.
-    pub broker: String,
-    /// A file of authorities that are trusted in place of the system's, as PEM.
-    pub ca_cert: Option<PathBuf>,
-    /// The queue of stages without one.
-    pub queue: String,
-    /// Where workers send states and results.
-    pub result_queue: String,
-    /// Whether to end the process of a revoked task that is running.
-    pub terminate: bool,
-    /// `consumer_timeout` of RabbitMQ's configuration, which cannot be queried.
-    pub consumer_timeout: Option<Duration>,
-}
-
-impl CeleryConfig {
-    /// The names that Celery itself uses, and a result queue of our own.
-    pub fn new(broker: impl Into<String>) -> Self {
-        Self {
-            broker: broker.into(),
-            ca_cert: None,
-            queue: "celery".to_owned(),
-            result_queue: "solehold.results".to_owned(),
-            terminate: false,
-            consumer_timeout: None,
-        }
-    }
-}
-
-/// Without the broker's password.
-impl fmt::Debug for CeleryConfig {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let scheme = self.broker.split("://").next().unwrap_or_default();
-        let mut f = f.debug_struct("CeleryConfig");
-        f.field("broker", &scheme).field("queue", &self.queue).field("result_queue", &self.result_queue);
-        f.finish_non_exhaustive()
-    }
-}
-
-/// A broker of Celery.
 #[async_trait]
 trait Broker: Send + Sync {
-    /// Puts each message into its queue.
     async fn send(&self, messages: &[Message<'_>]) -> Vec<Result<(), DispatchError>>;
-    /// Sends a message to all workers.
     async fn broadcast(&self, what: &Value) -> Result<(), DispatchError>;
     /// Sends a query to all workers, and collects their replies within this time.
     async fn query(
@@ -94,13 +54,11 @@ trait Broker: Send + Sync {
     async fn results(&self, to: &dyn Reports) -> DispatchError;
 }
 
-/// A task and its queue.
 struct Message<'a> {
     queue: &'a str,
     envelope: Envelope,
 }
 
-/// Sends tasks to Celery's workers.
 pub struct Celery {
     config: CeleryConfig,
     kind: BrokerKind,
@@ -116,23 +74,21 @@ enum BrokerKind {
 impl Celery {
     /// Nothing is connected yet.
     pub fn new(config: &CeleryConfig) -> Result<Self, InvalidDispatcher> {
-        let invalid = |what: &str| Err(InvalidDispatcher(what.to_owned()));
         let kind = match config.broker.split_once("://") {
             Some(("amqp" | "amqps", _)) => BrokerKind::RabbitMq,
             Some(("redis" | "rediss", _)) => BrokerKind::Redis,
             _ => return invalid("`broker` must begin with amqp://, amqps://, redis:// or rediss://"),
         };
         let read = |file: &PathBuf| {
-            fs::read(file)
-                .map_err(|error| InvalidDispatcher(format!("`ca_cert`: {}: {error}", file.display())))
+            fs::read(file).or_else(|error| invalid(format!("`ca_cert`: {}: {error}", file.display())))
         };
         let ca_cert = config.ca_cert.as_ref().map(read).transpose()?;
         if ca_cert.is_some() && !["amqps://", "rediss://"].iter().any(|tls| config.broker.starts_with(tls)) {
             return invalid("`ca_cert` is for a broker over TLS: amqps:// or rediss://");
         }
-        for (name, queue) in [("queue", &config.queue), ("result_queue", &config.result_queue)] {
+        for (name, queue) in [("queue", config.queue()), ("result_queue", config.result_queue())] {
             if queue.is_empty() || queue.len() > ID_BYTES_MAX {
-                return invalid(&format!("`{name}` must have 1 to {ID_BYTES_MAX} bytes"));
+                return invalid(format!("`{name}` must have 1 to {ID_BYTES_MAX} bytes"));
             }
         }
         let broker: Box<dyn Broker> = match kind {
@@ -143,6 +99,10 @@ impl Celery {
     }
 }
 
+fn invalid<T>(what: impl Into<String>) -> Result<T, InvalidDispatcher> {
+    Err(InvalidDispatcher::new(DispatchKind::Celery, what))
+}
+
 #[async_trait]
 impl Dispatch for Celery {
     async fn send(&self, tasks: &[Task]) -> Vec<Result<(), DispatchError>> {
@@ -151,7 +111,7 @@ impl Dispatch for Celery {
             .iter()
             .filter(|task| !too_long(task))
             .map(|task| {
-                let queue = task.queue.as_deref().unwrap_or(&self.config.queue);
+                let queue = task.queue.as_deref().unwrap_or(self.config.queue());
                 Message { queue, envelope: Envelope::new(task) }
             })
             .collect();
@@ -167,7 +127,7 @@ impl Dispatch for Celery {
     }
 
     async fn revoke(&self, task: &TaskId) {
-        let what = control::revoke(&task.to_string(), self.config.terminate);
+        let what = control::revoke(&task.to_string(), self.config.terminate.unwrap_or_default());
         if let Err(error) = self.broker.broadcast(&what).await {
             tracing::debug!(%task, %error, "cannot revoke a task; its report will not count");
         }
@@ -177,7 +137,7 @@ impl Dispatch for Celery {
         self.broker.results(to).await
     }
 
-    async fn check(&self, stages: &[StageLimits]) -> Result<Vec<Finding>, DispatchError> {
+    async fn check(&self, stages: &[StagePlan]) -> Result<Vec<Finding>, DispatchError> {
         let workers = check::query_workers(self.broker.as_ref()).await?;
         Ok(check::judge(&workers, self.kind, &self.config, stages))
     }

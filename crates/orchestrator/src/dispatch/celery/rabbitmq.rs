@@ -30,7 +30,6 @@ use crate::dispatch::{DispatchError, Reports};
 const CONNECT_WITHIN: Duration = Duration::from_secs(10);
 /// How long a batch may take to be confirmed: RabbitMQ confirms messages once they are on disk at each replica.
 const CONFIRM_WITHIN: Duration = Duration::from_secs(30);
-/// Stored on disk.
 const PERSISTENT: u8 = 2;
 
 pub struct RabbitMq {
@@ -86,7 +85,7 @@ impl RabbitMq {
         Self {
             url: config.broker.clone(),
             ca_cert,
-            result_queue: config.result_queue.clone(),
+            result_queue: config.result_queue().to_owned(),
             link: tokio::sync::Mutex::default(),
         }
     }
@@ -153,7 +152,6 @@ impl RabbitMq {
     }
 }
 
-/// The confirmations of a batch.
 #[derive(Default)]
 struct Published {
     /// Per message, in order.

@@ -15,7 +15,7 @@ use tokio::sync::Mutex;
 
 use solehold_process::deadline::within;
 
-use crate::dispatch::celery::{Broker, CeleryConfig, Message, REPORTS_MAX, control, read};
+use crate::dispatch::celery::{Broker, CeleryConfig, Message, REPORTS_MAX, control, invalid, read};
 use crate::dispatch::{DispatchError, InvalidDispatcher, Reports};
 
 const CONNECT_WITHIN: Duration = Duration::from_secs(10);
@@ -50,8 +50,8 @@ impl Redis {
         } else {
             Client::open(config.broker.as_str())
         };
-        let client = client.map_err(|error| InvalidDispatcher(format!("`broker`: {error}")))?;
-        Ok(Self { client, result_queue: config.result_queue.clone(), connection: Mutex::default() })
+        let client = client.or_else(|error| invalid(format!("`broker`: {error}")))?;
+        Ok(Self { client, result_queue: config.result_queue().to_owned(), connection: Mutex::default() })
     }
 
     async fn connection(&self) -> Result<MultiplexedConnection, DispatchError> {

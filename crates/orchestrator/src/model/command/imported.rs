@@ -7,14 +7,11 @@ use super::{Command, CommandKind};
 /// The type of a mark that stands for commands of all types.
 const ANY: &str = "*";
 
-/// A mark that was imported from the former system: the command that it has processed.
+/// A mark that was imported from the former system: the parts of the processed command that its key contained.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ImportedMark {
-    /// The job, if the key contained it.
     pub job: Option<String>,
-    /// The type, if the key contained it.
     pub kind: Option<CommandKind>,
-    /// The command's own id, if the key contained it.
     pub command: Option<String>,
 }
 

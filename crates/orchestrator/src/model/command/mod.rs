@@ -11,30 +11,25 @@ use solehold_sql::inbox::ID_SEPARATOR;
 
 pub use self::{
     imported::ImportedMark,
-    mapping::{InvalidCommand, KindMapping, Mapping, Place},
+    mapping::{KindMapping, Mapping, Place},
 };
 use crate::model::{
     job::{Input, Job, Labels, NewJob},
     pipeline::Pipeline,
 };
 
-/// The type of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum CommandKind {
-    /// Create a job.
     Create,
-    /// Cancel a job.
     Cancel,
     /// Retry stages that failed or were cancelled.
     Retry,
 }
 
 impl CommandKind {
-    /// All of them.
     pub const ALL: [Self; 3] = [Self::Create, Self::Cancel, Self::Retry];
 
-    /// Its name on the wire.
     pub fn name(self) -> &'static str {
         match self {
             Self::Create => "CREATE",
@@ -44,17 +39,13 @@ impl CommandKind {
     }
 }
 
-/// A job command.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(from = "Forwarded")]
 pub struct Command {
-    /// The job.
     pub job_id: String,
     /// The key of its message. Messages of one key are in order, and in one partition.
     pub key: String,
-    /// The labels of the job.
     pub labels: Labels,
-    /// Its type.
     #[serde(rename = "type")]
     pub kind: CommandKind,
     /// The input of the job, for CREATE.
@@ -118,7 +109,6 @@ impl Command {
             .then(|| format!("job {} has the key {:?}, and this command {:?}", job.id, job.key, self.key))
     }
 
-    /// The input of the state machine.
     pub fn input(&self, pipeline: &Arc<Pipeline>) -> Input {
         match self.kind {
             CommandKind::Create => Input::Create(NewJob {

@@ -14,62 +14,35 @@ use crate::model::{
 /// What a job is created from.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NewJob {
-    /// Its id.
     pub id: String,
-    /// The key of its commands.
     pub key: String,
-    /// Its labels.
     pub labels: Labels,
-    /// Its input.
     pub input: Arc<Value>,
-    /// Its stages.
     pub pipeline: Arc<Pipeline>,
 }
 
 /// An input of the state machine.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Input {
-    /// Create the job.
+    /// Create the job; a second time, this changes nothing.
     Create(NewJob),
     /// Cancel the job.
     Cancel,
     /// Retry stages that failed or were cancelled.
     Retry,
     /// A worker's report.
-    Report {
-        /// The stage.
-        stage: String,
-        /// The attempt.
-        attempt: u32,
-        /// The report.
-        kind: ReportKind,
-    },
+    Report { stage: String, attempt: u32, kind: ReportKind },
     /// An attempt may have exceeded its deadline, which is checked here.
-    Timeout {
-        /// The stage.
-        stage: String,
-        /// The attempt.
-        attempt: u32,
-    },
+    Timeout { stage: String, attempt: u32 },
 }
 
 /// An action that follows from a transition.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Effect {
     /// Send the task of this attempt.
-    Send {
-        /// The task.
-        task: TaskId,
-        /// Its dispatcher.
-        by: DispatchKind,
-    },
+    Send { task: TaskId, by: DispatchKind },
     /// Request workers to drop the task of this attempt.
-    Revoke {
-        /// The task.
-        task: TaskId,
-        /// Its dispatcher.
-        by: DispatchKind,
-    },
+    Revoke { task: TaskId, by: DispatchKind },
     /// Publish an event.
     Event(JobEvent),
 }
@@ -77,13 +50,12 @@ pub enum Effect {
 /// The result of an input. A late or duplicate input leaves the job unchanged and has no effects.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Decision {
-    /// The job after the transition.
     pub job: Job,
     /// What to do, in this order.
     pub effects: Vec<Effect>,
 }
 
-/// Why an input can never take effect.
+/// Why a command or another input can never take effect.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Rejection(pub String);

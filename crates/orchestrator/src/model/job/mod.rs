@@ -32,13 +32,11 @@ use crate::model::{
     template::{FillError, Template},
 };
 
-/// The state of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum JobState {
     /// Stages remain.
     Running,
-    /// All its stages have succeeded.
     Succeeded,
     /// A stage has failed and has no attempt left.
     Failed,
@@ -47,10 +45,8 @@ pub enum JobState {
 }
 
 impl JobState {
-    /// All of them.
     pub const ALL: [Self; 4] = [Self::Running, Self::Succeeded, Self::Failed, Self::Cancelled];
 
-    /// Its name on the wire and in the database.
     pub fn name(self) -> &'static str {
         match self {
             Self::Running => "running",
@@ -61,30 +57,26 @@ impl JobState {
     }
 }
 
-/// The state of a stage.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StageState {
     /// It waits for other stages.
+    #[default]
     Waiting,
     /// Its task was sent, or will be; no worker has started it.
     Queued,
     /// A worker has started its task.
     Running,
-    /// It has a result.
     Succeeded,
-    /// Its last attempt failed.
     Failed,
     /// The job was cancelled, or another stage has failed.
     Cancelled,
 }
 
 impl StageState {
-    /// All of them.
     pub const ALL: [Self; 6] =
         [Self::Waiting, Self::Queued, Self::Running, Self::Succeeded, Self::Failed, Self::Cancelled];
 
-    /// Its name on the wire and in the database.
     pub fn name(self) -> &'static str {
         match self {
             Self::Waiting => "waiting",
@@ -97,10 +89,8 @@ impl StageState {
     }
 }
 
-/// A stage of a job.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Stage {
-    /// Its state.
     pub state: StageState,
     /// The present attempt, 0 before the first.
     pub attempt: u32,
@@ -108,35 +98,15 @@ pub struct Stage {
     pub failures: u32,
     /// From 0 to 1.
     pub progress: f64,
-    /// Its result.
     pub result: Option<Arc<Value>>,
     /// Why the last attempt failed.
     pub reason: Option<String>,
     /// When the present attempt was queued, in the database's milliseconds since 1970.
     pub queued_ms: Option<i64>,
-    /// When a worker started it.
     pub started_ms: Option<i64>,
-    /// When it ended.
     pub finished_ms: Option<i64>,
     /// When the present attempt times out.
     pub deadline_ms: Option<i64>,
-}
-
-impl Default for Stage {
-    fn default() -> Self {
-        Self {
-            state: StageState::Waiting,
-            attempt: 0,
-            failures: 0,
-            progress: 0.0,
-            result: None,
-            reason: None,
-            queued_ms: None,
-            started_ms: None,
-            finished_ms: None,
-            deadline_ms: None,
-        }
-    }
 }
 
 impl Stage {
@@ -152,16 +122,13 @@ impl Stage {
 pub struct ArgumentsError {
     /// `args` or `kwargs`.
     pub name: &'static str,
-    /// The stage.
     pub stage: String,
-    /// What is wrong.
     pub source: FillError,
 }
 
 /// Values that are stored with a job and compared with its later commands, by name.
 pub type Labels = BTreeMap<String, String>;
 
-/// A job.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Job {
     /// Its id, given by the command that created it.
@@ -174,15 +141,12 @@ pub struct Job {
     pub input: Arc<Value>,
     /// The stages, as they were configured when it was created.
     pub pipeline: Arc<Pipeline>,
-    /// Its state.
     pub state: JobState,
     /// Why it failed.
     pub reason: Option<String>,
     /// The number of its last event.
     pub revision: i64,
-    /// When it was created.
     pub created_ms: i64,
-    /// When it ended.
     pub finished_ms: Option<i64>,
     /// One for each stage of the pipeline, in its order.
     pub stages: Vec<Stage>,
@@ -220,7 +184,6 @@ impl Job {
             input,
             arguments,
             key: self.key.clone(),
-            queue_timeout: plan.queue_timeout,
             run_timeout: plan.run_timeout,
         })
     }

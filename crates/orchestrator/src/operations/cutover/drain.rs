@@ -2,7 +2,6 @@
 
 use std::{path::Path, sync::Arc, time::Duration};
 
-use serde::Serialize;
 use solehold_clock::BootTime;
 use solehold_kafka::Handler as _;
 use solehold_sql::partitions::{Partition, Raised, Tenure};
@@ -17,17 +16,6 @@ use crate::{
     store::RemainingWork,
 };
 
-/// The remaining work when draining has ended or was stopped.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Drained {
-    /// Running jobs.
-    pub running: i64,
-    /// Tasks, events and copies of dead letters that were not sent.
-    pub unsent: i64,
-    /// Unresolved dead letters.
-    pub letters: i64,
-}
-
 /// How often the remaining work is counted.
 const COUNT_EVERY: Duration = Duration::from_millis(500);
 
@@ -38,7 +26,7 @@ pub async fn drain(
     flags: Flags,
     say: impl Fn(&str),
     ending: impl Future<Output = ()>,
-) -> Result<Drained, RunError> {
+) -> Result<RemainingWork, RunError> {
     let assembled = assemble(path, flags, true).await?;
     let settings = assembled.settings.clone();
     let orchestrator = assembled.orchestrator.clone();
@@ -52,7 +40,7 @@ async fn finish(
     orchestrator: &Orchestrator,
     say: &impl Fn(&str),
     ending: impl Future<Output = ()>,
-) -> Result<Drained, RunError> {
+) -> Result<RemainingWork, RunError> {
     let (leave, leaving) = watch::channel(false);
     let mut owners = JoinSet::new();
     for tenure in take(settings, orchestrator).await? {
@@ -76,19 +64,21 @@ async fn finish(
     };
     leave.send_replace(true);
     while owners.join_next().await.is_some() {}
-    let RemainingWork { running, unsent, dead_letters } = remaining;
-    Ok(Drained { running, unsent, letters: dead_letters })
+    Ok(remaining)
 }
 
 /// Takes over all partitions that have a position. The others have no jobs.
 async fn take(settings: &Settings, orchestrator: &Orchestrator) -> Result<Vec<Tenure>, RunError> {
     let store = orchestrator.store();
-    let partitions = store.partitions();
+    let partitions = &store.partitions;
     let mut taken = Vec::new();
-    let client = store.pool().get().await.map_err(RunError::database)?;
-    for number in 0..settings.kafka.partitions {
-        let partition =
-            Partition { group: settings.kafka.group.clone(), topic: settings.kafka.topic.clone(), number };
+    let client = store.pool.get().await.map_err(RunError::database)?;
+    for number in 0..settings.consumer.partitions {
+        let partition = Partition {
+            group: settings.consumer.group.clone(),
+            topic: settings.consumer.topic.clone(),
+            number,
+        };
         let row = partitions.look(&**client, &partition).await.map_err(RunError::database)?;
         let Some(position) = row.next_offset else { continue };
         let raised = partitions.raise_from(&**client, &partition, row.epoch, &settings.name, position);
@@ -121,6 +111,6 @@ async fn until_done(orchestrator: &Orchestrator, say: &impl Fn(&str)) -> Result<
 }
 
 async fn count(orchestrator: &Orchestrator) -> Result<RemainingWork, RunError> {
-    let client = orchestrator.store().pool().get().await.map_err(RunError::database)?;
+    let client = orchestrator.store().pool.get().await.map_err(RunError::database)?;
     orchestrator.store().remaining_work(&client).await.map_err(RunError::database)
 }

@@ -7,9 +7,7 @@ use serde::Serialize;
 use solehold_clock::BootTime;
 use solehold_sql::inbox::{ID_SEPARATOR, ListedMark};
 
-use super::{
-    KeyTemplate, MarkOrders, PAGE, PROGRESS_EVERY, connect, template::InvalidKeyTemplate, unreachable,
-};
+use super::{KeyTemplate, MarkOrders, PAGE, PROGRESS_EVERY, connect, unreachable};
 use crate::{
     config::{self, Flags},
     error::RunError,
@@ -18,16 +16,13 @@ use crate::{
     store::IMPORTED,
 };
 
-/// The outcome of [`export_marks`].
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct ExportedMarks {
     /// Whether nothing was written.
     pub dry_run: bool,
     /// Marks of commands that took effect here.
     pub marks: u64,
-    /// Keys that were written.
     pub exported: u64,
-    /// Keys that already existed.
     pub known: u64,
     /// Marks without a key in the former system.
     pub skipped: u64,
@@ -42,10 +37,7 @@ pub async fn export_marks(
     say: impl Fn(&str),
 ) -> Result<ExportedMarks, RunError> {
     let settings = config::load(path, |file| flags.apply(file))?;
-    let template: KeyTemplate = orders
-        .pattern
-        .parse()
-        .map_err(|error: InvalidKeyTemplate| RunError::Usage(format!("--pattern: {error}")))?;
+    let template: KeyTemplate = orders.pattern.parse()?;
     if ttl.as_secs() == 0 {
         return Err(RunError::Usage("--ttl must be at least 1s".to_owned()));
     }
@@ -55,10 +47,10 @@ pub async fn export_marks(
     let mut after = (String::new(), String::new(), String::new());
     let mut shown = BootTime::now();
     loop {
-        let client = store.pool().get().await.map_err(RunError::database)?;
+        let client = store.pool.get().await.map_err(RunError::database)?;
         let from = (after.0.as_str(), after.1.as_str(), after.2.as_str());
         let marks =
-            store.inbox().list_marks(&**client, None, from, PAGE as i64).await.map_err(RunError::database)?;
+            store.inbox.list_marks(&**client, None, from, PAGE as i64).await.map_err(RunError::database)?;
         drop(client);
         let Some(last) = marks.last() else { return Ok(exported) };
         after = (last.scope.clone(), last.command.clone(), last.id.clone());

@@ -6,11 +6,7 @@ use redis::aio::MultiplexedConnection;
 use serde::Serialize;
 use solehold_clock::BootTime;
 
-use super::{
-    KeyTemplate, MarkOrders, PAGE, PROGRESS_EVERY, connect,
-    template::{InvalidKeyTemplate, UnreadableKey},
-    unreachable,
-};
+use super::{KeyTemplate, MarkOrders, PAGE, PROGRESS_EVERY, connect, template::UnreadableKey, unreachable};
 use crate::{
     config::{self, Flags},
     error::RunError,
@@ -18,18 +14,14 @@ use crate::{
     store::{IMPORTED, Store},
 };
 
-/// The outcome of [`import_marks`].
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct ImportedMarks {
     /// Whether nothing was written.
     pub dry_run: bool,
-    /// The pattern of the keys.
     pub pattern: String,
     /// Keys in Redis. A key that Redis lists twice counts twice.
     pub found: u64,
-    /// Marks that were written.
     pub imported: u64,
-    /// Marks that already existed.
     pub known: u64,
     /// Keys that identify no command.
     pub skipped: u64,
@@ -42,11 +34,9 @@ pub struct ImportedMarks {
 pub struct SkippedKey {
     /// The key, or its beginning.
     pub key: String,
-    /// Why it was skipped.
     pub reason: String,
 }
 
-/// How many skipped keys are shown.
 const SHOWN_MAX: usize = 10;
 /// How much of a key is shown, in characters.
 const SHOWN_CHARS: usize = 120;
@@ -59,10 +49,7 @@ pub async fn import_marks(
     say: impl Fn(&str),
 ) -> Result<ImportedMarks, RunError> {
     let settings = config::load(path, |file| flags.apply(file))?;
-    let template: KeyTemplate = orders
-        .pattern
-        .parse()
-        .map_err(|error: InvalidKeyTemplate| RunError::Usage(format!("--pattern: {error}")))?;
+    let template: KeyTemplate = orders.pattern.parse()?;
     let mut redis = connect(&orders.redis).await?;
     let store = if orders.dry_run { None } else { Some(open(&settings, settings.postgres.wait).await?.0) };
     let glob = template.glob();
@@ -118,10 +105,10 @@ fn skip(imported: &mut ImportedMarks, key: &[u8], reason: UnreadableKey) {
 
 /// Writes marks; returns how many are new.
 async fn keep(store: &Store, names: &[(&'static str, String)]) -> Result<u64, RunError> {
-    let client = store.pool().get().await.map_err(RunError::database)?;
+    let client = store.pool.get().await.map_err(RunError::database)?;
     let mut new = 0;
     for some in names.chunks(PAGE) {
-        new += store.inbox().import(&**client, IMPORTED, some).await.map_err(RunError::database)?;
+        new += store.inbox.import(&**client, IMPORTED, some).await.map_err(RunError::database)?;
     }
     Ok(new)
 }

@@ -22,7 +22,7 @@ use crate::error::RunError;
 
 use self::template::KeyTemplate;
 pub use self::{
-    drain::{Drained, drain},
+    drain::drain,
     export::{ExportedMarks, export_marks},
     import::{ImportedMarks, SkippedKey, import_marks},
 };

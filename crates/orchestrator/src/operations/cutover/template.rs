@@ -1,5 +1,6 @@
 //! The form of the former system's keys.
 
+use crate::error::RunError;
 use crate::model::{
     command::{CommandKind, ImportedMark},
     limits::ID_BYTES_MAX,
@@ -39,20 +40,48 @@ pub struct KeyTemplate(Vec<KeyPart>);
 
 /// A `--pattern` that cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct InvalidKeyTemplate(String);
+#[error("{text:?} {fault}")]
+pub struct InvalidKeyTemplate {
+    text: String,
+    fault: TemplateFault,
+}
+
+/// What is wrong with a `--pattern`.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+enum TemplateFault {
+    #[error("has a {{ that is not closed")]
+    NotClosed,
+    #[error("has no text between two placeholders, so where one ends is unknown")]
+    NoTextBetween,
+    #[error("has {{{0}}} twice")]
+    Twice(String),
+    #[error("identifies no command: add {{job_id}} or {{command_id}}")]
+    NoCommand,
+    #[error(
+        "has {{{0}}}, which does not identify a command; the consumer group already knows up to which offset messages were \
+         processed; {KNOWN}"
+    )]
+    OfMessage(String),
+    #[error("has the unknown placeholder {{{0}}}; {KNOWN}")]
+    Unknown(String),
+}
+
+const KNOWN: &str = "use {job_id}, {command_id} and {type}, the members of a command";
+
+impl From<InvalidKeyTemplate> for RunError {
+    fn from(error: InvalidKeyTemplate) -> Self {
+        Self::Usage(format!("--pattern: {error}"))
+    }
+}
 
 /// Why a key is skipped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum UnreadableKey {
-    /// It is not UTF-8, or longer than any key of a command.
-    #[error("it is not text, or too long")]
+    #[error("the key is not text, or too long")]
     NotText,
-    /// Its parts are not what the template has in their place.
-    #[error("its parts are not a job id, a command id or a command type")]
+    #[error("the parts of the key are not a job id, a command id or a command type")]
     NoCommand,
-    /// It can be split in more than one way.
-    #[error("it is ambiguous where one part ends and the next begins")]
+    #[error("the key is ambiguous: it is unclear where one part ends and the next begins")]
     Ambiguous,
 }
 
@@ -60,24 +89,29 @@ impl std::str::FromStr for KeyTemplate {
     type Err = InvalidKeyTemplate;
 
     fn from_str(text: &str) -> Result<Self, InvalidKeyTemplate> {
-        let invalid = |what: String| InvalidKeyTemplate(format!("{text:?} {what}"));
+        Self::parse(text).map_err(|fault| InvalidKeyTemplate { text: text.to_owned(), fault })
+    }
+}
+
+impl KeyTemplate {
+    fn parse(text: &str) -> Result<Self, TemplateFault> {
         let mut parts = Vec::new();
         let mut rest = text;
         while let Some((before, after)) = rest.split_once('{') {
-            let Some((name, after)) = after.split_once('}') else {
-                return Err(invalid("has a { that is not closed".to_owned()));
-            };
+            let (name, after) = after.split_once('}').ok_or(TemplateFault::NotClosed)?;
             if before.is_empty() && matches!(parts.last(), Some(KeyPart::Field(_))) {
-                return Err(invalid(
-                    "has no text between two placeholders, so where one ends is unknown".to_owned(),
-                ));
+                return Err(TemplateFault::NoTextBetween);
             }
             if !before.is_empty() {
                 parts.push(KeyPart::Text(before.to_owned()));
             }
-            let field = KeyPart::Field(field(name).map_err(invalid)?);
+            let field = KeyField::ALL.into_iter().find(|field| field.name() == name);
+            let field = KeyPart::Field(field.ok_or_else(|| match name {
+                "offset" | "partition" | "topic" => TemplateFault::OfMessage(name.to_owned()),
+                name => TemplateFault::Unknown(name.to_owned()),
+            })?);
             if parts.contains(&field) {
-                return Err(invalid(format!("has {{{name}}} twice")));
+                return Err(TemplateFault::Twice(name.to_owned()));
             }
             parts.push(field);
             rest = after;
@@ -87,28 +121,11 @@ impl std::str::FromStr for KeyTemplate {
         }
         let names = |field| parts.contains(&KeyPart::Field(field));
         if !names(KeyField::Job) && !names(KeyField::Command) {
-            return Err(invalid("identifies no command: add {job_id} or {command_id}".to_owned()));
+            return Err(TemplateFault::NoCommand);
         }
         Ok(Self(parts))
     }
-}
 
-/// The placeholder of this name, or what is wrong with it.
-fn field(name: &str) -> Result<KeyField, String> {
-    if let Some(field) = KeyField::ALL.into_iter().find(|field| field.name() == name) {
-        return Ok(field);
-    }
-    let known = "use {job_id}, {command_id} and {type}, the members of a command";
-    Err(match name {
-        "offset" | "partition" | "topic" => format!(
-            "has {{{name}}}, which does not identify a command; the consumer group already knows up to which offset \
-             messages were processed; {known}"
-        ),
-        name => format!("has the unknown placeholder {{{name}}}; {known}"),
-    })
-}
-
-impl KeyTemplate {
     /// The pattern by which Redis finds the keys.
     pub fn glob(&self) -> String {
         let part = |part: &KeyPart| match part {

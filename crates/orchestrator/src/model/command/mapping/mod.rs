@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 
 use crate::model::{
     command::{Command, CommandKind},
-    job::Labels,
+    job::{Labels, Rejection},
 };
 use crate::model::{
     limits::{COMMAND_BYTES_MAX, COMMAND_KEY_BYTES_MAX, ID_BYTES_MAX, SHOWN_CHARS_MAX},
@@ -18,27 +18,18 @@ use crate::model::{
     template::Text,
 };
 
-/// Text of a message that is not a command: what is wrong, and what is expected.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct InvalidCommand(pub String);
-
-fn invalid<T>(what: impl Into<String>) -> Result<T, InvalidCommand> {
-    Err(InvalidCommand(what.into()))
+fn invalid<T>(what: impl Into<String>) -> Result<T, Rejection> {
+    Err(Rejection(what.into()))
 }
 
 /// Where the parts of a command are in its message.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Mapping {
-    /// The job.
     pub job_id: Path,
-    /// The command's own id.
     pub command_id: Path,
-    /// The type.
     pub kind: KindMapping,
     /// The input of the job. By default the member `input`, or the whole message if it has none.
     pub input: Option<Place<Value>>,
-    /// The labels of the job.
     pub labels: BTreeMap<String, Place<String>>,
     /// The key that messages must have. By default any, but all messages of a job the same.
     pub key: Option<Text>,
@@ -47,13 +38,11 @@ pub struct Mapping {
 /// The path of a value, and its default.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Place<T> {
-    /// The path.
     pub path: Path,
     /// Without a default, every message must have the value.
     pub default: Option<T>,
 }
 
-/// Where the type of a command is.
 #[derive(Debug, Clone, PartialEq)]
 pub struct KindMapping {
     /// Its path, and the type of messages without one.
@@ -87,19 +76,16 @@ impl Default for Mapping {
 }
 
 impl Mapping {
-    /// Reads the command of a message.
-    pub fn parse(&self, payload: Option<&[u8]>, key: Option<&[u8]>) -> Result<Command, InvalidCommand> {
-        let payload = payload.ok_or_else(|| {
-            InvalidCommand("the message is empty (a tombstone): a command is JSON".to_owned())
-        })?;
+    pub fn parse(&self, payload: Option<&[u8]>, key: Option<&[u8]>) -> Result<Command, Rejection> {
+        let payload = payload
+            .ok_or_else(|| Rejection("the message is empty (a tombstone): a command is JSON".to_owned()))?;
         if payload.len() > COMMAND_BYTES_MAX {
             return invalid(format!(
                 "the command has {} bytes, more than {COMMAND_BYTES_MAX}",
                 payload.len()
             ));
         }
-        let not_json =
-            |error: &dyn fmt::Display| InvalidCommand(format!("this is not a job command: {error}"));
+        let not_json = |error: &dyn fmt::Display| Rejection(format!("this is not a job command: {error}"));
         let text = std::str::from_utf8(payload).map_err(|error| not_json(&error))?;
         let Object(members) = serde_json::from_str(text).map_err(|error| not_json(&error))?;
         let message = Value::Object(members);
@@ -116,7 +102,7 @@ impl Mapping {
         Ok(Command { job_id, key, labels, kind, input, command_id })
     }
 
-    fn kind(&self, message: &Value) -> Result<CommandKind, InvalidCommand> {
+    fn kind(&self, message: &Value) -> Result<CommandKind, Rejection> {
         let KindMapping { place, values } = &self.kind;
         let said = match place.path.find(message) {
             None | Some(Value::Null) => return place.default.ok_or_else(|| missing("type", &place.path)),
@@ -126,11 +112,11 @@ impl Mapping {
         values.get(&name).copied().ok_or_else(|| {
             let known = values.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
             let named = named("type", &place.path, &name);
-            InvalidCommand(format!("invalid {named}: it must be one of {known}"))
+            Rejection(format!("invalid {named}: it must be one of {known}"))
         })
     }
 
-    fn labels(&self, message: &Value) -> Result<Labels, InvalidCommand> {
+    fn labels(&self, message: &Value) -> Result<Labels, Rejection> {
         let label = |(name, place): (&String, &Place<String>)| {
             let field = format!("labels.{name}");
             let value = id(&field, &place.path, message)?.or_else(|| place.default.clone());
@@ -139,7 +125,7 @@ impl Mapping {
         self.labels.iter().map(label).collect()
     }
 
-    fn input(&self, mut message: Value) -> Result<Value, InvalidCommand> {
+    fn input(&self, mut message: Value) -> Result<Value, Rejection> {
         let Some(place) = &self.input else {
             let input = message.as_object_mut().and_then(|members| members.remove("input"));
             return Ok(input.unwrap_or(message));
@@ -149,12 +135,12 @@ impl Mapping {
     }
 
     /// The key of a message, which decides its partition.
-    fn key(&self, given: Option<&[u8]>, job_id: &str, labels: &Labels) -> Result<String, InvalidCommand> {
+    fn key(&self, given: Option<&[u8]>, job_id: &str, labels: &Labels) -> Result<String, Rejection> {
         let text = given.map(String::from_utf8_lossy).filter(|given| !given.is_empty());
         if let Some(template) = &self.key {
             let parts = json!({ "job_id": job_id, "labels": labels });
             let expected = template.fill(|path| path.find(&parts));
-            let expected = expected.map_err(|error| InvalidCommand(error.to_string()))?;
+            let expected = expected.map_err(|error| Rejection(error.to_string()))?;
             let expected = expected.as_str().unwrap_or_default();
             if given != Some(expected.as_bytes()) {
                 let given =
@@ -182,7 +168,7 @@ impl Mapping {
 }
 
 /// An id: a string, or a whole number in its place.
-fn id(field: &str, path: &Path, message: &Value) -> Result<Option<String>, InvalidCommand> {
+fn id(field: &str, path: &Path, message: &Value) -> Result<Option<String>, Rejection> {
     let id = match path.find(message) {
         None | Some(Value::Null) => return Ok(None),
         Some(Value::String(id)) => id.clone(),
@@ -208,8 +194,8 @@ pub(crate) fn id_bounds() -> String {
     format!("1 to {ID_BYTES_MAX} bytes without control characters")
 }
 
-fn missing(field: &str, path: &Path) -> InvalidCommand {
-    InvalidCommand(format!("the message has no {path} (commands.{field})"))
+fn missing(field: &str, path: &Path) -> Rejection {
+    Rejection(format!("the message has no {path} (commands.{field})"))
 }
 
 fn named(field: &str, path: &Path, value: &str) -> String {

@@ -4,7 +4,7 @@ fn place<T>(path: &str, default: Option<T>) -> Place<T> {
     Place { path: path.parse().expect("a path"), default }
 }
 
-fn parse(mapping: &Mapping, key: &str, payload: &Value) -> Result<Command, InvalidCommand> {
+fn parse(mapping: &Mapping, key: &str, payload: &Value) -> Result<Command, Rejection> {
     mapping.parse(Some(payload.to_string().as_bytes()), Some(key.as_bytes()))
 }
 

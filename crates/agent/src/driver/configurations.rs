@@ -10,15 +10,12 @@ use solehold_api::{
     problem::ErrorCode,
 };
 use solehold_client::{Http, ResourceName};
-use tokio::{sync::mpsc, time::timeout};
+use tokio::time::timeout;
 
-use super::{cache::Cache, leases::LeaseNews};
-use crate::{machine::WorkerId, worker::ToWorker};
+use super::cache::Cache;
 
 /// How long the server may take for a configuration, or for a state to prepare with.
 const READ_MAX: Duration = Duration::from_secs(1);
-/// Configurations that are read at once.
-const READS_AT_ONCE: usize = 8;
 
 /// Where configurations come from: the server, and what it said last.
 #[derive(Debug)]
@@ -74,34 +71,12 @@ impl Configurations {
         Ok(attributes.filter(|attributes| attributes.as_object().is_some_and(|fields| !fields.is_empty())))
     }
 
-    async fn last_state(&self, resource: &ResourceName) -> Option<Value> {
+    /// The last state document of a resource, if it can be read in time.
+    pub async fn last_state(&self, resource: &ResourceName) -> Option<Value> {
         let path = paths::resource_state(resource.kind.as_str(), resource.key.as_str());
-        let mut state = self.http.get::<Map<String, Value>>(path).await.ok()?.ok()?;
-        state.remove("document")
+        let state = timeout(READ_MAX, self.http.get::<Map<String, Value>>(path)).await;
+        state.ok()?.ok()?.ok()?.remove("document")
     }
-}
-
-/// Reads what a worker prepares with, and then lets it be told: configuration and state as they are now. What cannot be
-/// read is left out; the final word comes with the grant.
-pub fn prepare(
-    configurations: Arc<Configurations>,
-    (worker, run): (WorkerId, u32),
-    message: ToWorker,
-    news: mpsc::Sender<LeaseNews>,
-) {
-    let ToWorker::Prepare { id, resource, deadline_boottime_ms, .. } = message else { return };
-    tokio::spawn(async move {
-        let named = resource.split_once('/').and_then(|(kind, key)| ResourceName::new(kind, key).ok());
-        let mut config = None;
-        let mut state = None;
-        if let Some(named) = named {
-            let last_state = timeout(READ_MAX, configurations.last_state(&named));
-            let (read, last) = tokio::join!(configurations.of(&named), last_state);
-            (config, state) = (read, last.ok().flatten());
-        }
-        let message = ToWorker::Prepare { id, resource, state, config, deadline_boottime_ms };
-        let _ = news.send(LeaseNews::Prepare(worker, run, Box::new(message))).await;
-    });
 }
 
 /// A camera's document with the versions of it and of its zones, by which a worker sees what has changed.
@@ -112,29 +87,4 @@ fn with_versions(mut document: Map<String, Value>) -> Value {
         document.insert("zone_version".to_owned(), versions.zone_version.into());
     }
     Value::Object(document)
-}
-
-/// Reads the configurations of all these again, a few at a time.
-pub fn refresh(
-    configurations: Arc<Configurations>,
-    resources: Vec<ResourceName>,
-    news: mpsc::Sender<LeaseNews>,
-) {
-    tokio::spawn(async move {
-        for some in resources.chunks(READS_AT_ONCE) {
-            let reads: Vec<_> = some
-                .iter()
-                .map(|resource| {
-                    let configurations = configurations.clone();
-                    let resource = resource.clone();
-                    tokio::spawn(async move { (configurations.of(&resource).await, resource) })
-                })
-                .collect();
-            for read in reads {
-                if let Ok((Some(config), resource)) = read.await {
-                    let _ = news.send(LeaseNews::Configured(resource, config)).await;
-                }
-            }
-        }
-    });
 }
