@@ -2,7 +2,7 @@
 
 use solehold_agent::config::AgentFile;
 use solehold_client::ClusterConfig;
-use solehold_engine::postgres::ConnectionTarget;
+use solehold_engine::postgres::Target;
 use solehold_orchestrator::config::OrchestratorFile;
 use solehold_process::config;
 
@@ -21,5 +21,5 @@ pub fn connection_string(bytes: &[u8]) {
     if text.to_lowercase().contains("sslrootcert") {
         return;
     }
-    let _ = text.parse::<ConnectionTarget>();
+    let _ = text.parse::<Target>();
 }

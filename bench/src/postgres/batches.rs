@@ -58,7 +58,7 @@ async fn beat(store: Arc<PostgresStore>, sessions: usize, stop: Arc<AtomicBool>,
             registration: None,
             metrics: None,
         });
-        commit(&store, vec![open]).await.expect("opened");
+        commit(&*store, vec![open]).await.expect("opened");
     }
     while !stop.load(Ordering::Relaxed) && sessions > 0 {
         let beat = |id: &SessionId| Command::Heartbeat {
@@ -67,7 +67,7 @@ async fn beat(store: Arc<PostgresStore>, sessions: usize, stop: Arc<AtomicBool>,
             holder: None,
             metrics: None,
         };
-        commit(&store, ids.iter().map(beat).collect()).await.expect("renewed");
+        commit(&*store, ids.iter().map(beat)).await.expect("renewed");
         beats.fetch_add(sessions as u64, Ordering::Relaxed);
     }
 }
@@ -95,7 +95,7 @@ pub async fn run(options: Options) -> Result<()> {
     let store = PostgresStore::open(&url, PostgresOptions::default()).await?;
     let declare = |n| Command::Declare { key: key(n), declaration: Declaration::default(), only_new: false };
     for from in (0..resources).step_by(1_000) {
-        commit(&store, (from..resources.min(from + 1_000)).map(declare).collect()).await?;
+        commit(&*store, (from..resources.min(from + 1_000)).map(declare)).await?;
     }
     let stop = Arc::new(AtomicBool::new(false));
     let beats = Arc::new(AtomicU64::new(0));
@@ -109,7 +109,7 @@ pub async fn run(options: Options) -> Result<()> {
         let keys: Vec<_> = (0..batch).map(|n| (at + n * 7) % resources).collect();
         at = (at + batch * 7 + 1) % resources;
         let mut granted: Vec<_> = Vec::new();
-        for outcome in commit(&store, keys.into_iter().map(acquire).collect()).await? {
+        for outcome in commit(&*store, keys.into_iter().map(acquire)).await? {
             if let Ok(Answer::Granted(grant)) = outcome {
                 granted.push((grant.lease.key, grant.lease.lease.token));
             }
@@ -119,7 +119,7 @@ pub async fn run(options: Options) -> Result<()> {
                 Claim { target: Target::Resource(key), token: Some(token), session: None, holder: None };
             Command::Release { claim, state: None }
         };
-        commit(&store, granted.into_iter().map(release).collect()).await?;
+        commit(&*store, granted.into_iter().map(release)).await?;
         slowest = slowest.max(BootTime::now().since(round));
         batches += 2;
     }

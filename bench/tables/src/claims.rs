@@ -36,7 +36,8 @@ pub async fn run(watch: &mut Watch, rows: i64) -> Result<()> {
     database.quiet.execute(FILL, &[&rows]).await?;
     database.quiet.batch_execute("VACUUM ANALYZE app.payments").await?;
     let client = database.pool(true)?.get().await?;
-    let (client, owner) = (&**client, Owner::new("bench")?);
+    let client = &**client;
+    let owner = Owner::new("bench")?;
     let mut claimed: Vec<Proof> = Vec::new();
     // Both lanes, from the beginning and from the floor.
     for _ in 0..4 {

@@ -3,19 +3,16 @@
 use std::sync::Arc;
 
 use anyhow::{Result, anyhow, ensure};
+use solehold_conformance::kit::commit;
 use solehold_core::{
-    command::{Acquire, AskedTenure, Claim, Command, Footprint, OpenSession, Target, Undeclared},
-    decide_all,
+    command::{Acquire, AskedTenure, Claim, Command, OpenSession, Target, Undeclared},
     key::{Document, HolderKey, LeaseId, Name, ResourceKey, SessionId},
     lease::Declaration,
-    ledger::{FoundLate, Ledger},
-    outcome::Outcome,
-    time::{Moment, Revision},
+    time::Revision,
 };
 use solehold_engine::{
-    observe::Lane,
     postgres::{PostgresOptions, PostgresStore},
-    store::{BatchDecision, Decider, EventQuery, HolderQuery, ResourceQuery, Retention, Store},
+    store::{EventQuery, HolderQuery, ResourceQuery, Retention, Store},
 };
 use uuid::Uuid;
 
@@ -52,28 +49,11 @@ const FILL: [&str; 7] = [
 const GO_ON: &str = "UPDATE solehold.commits SET revision = revision + $1::bigint + 2000 \
     WHERE number = (SELECT max(number) FROM solehold.commits)";
 
-struct Batch {
-    calls: Vec<solehold_core::call::Call>,
-    outcomes: Vec<Outcome>,
-}
-
-impl Decider for Batch {
-    fn decide(&mut self, ledger: &mut Ledger, moment: Moment) -> Result<BatchDecision, FoundLate> {
-        let decisions = decide_all(ledger, &self.calls, moment)?;
-        let decided = BatchDecision::from(&decisions);
-        self.outcomes = decisions.outcomes;
-        Ok(decided)
-    }
-}
-
 async fn transact(store: &PostgresStore, command: Command) -> Result<()> {
-    let mut footprint = Footprint::default();
-    command.footprint(&mut footprint);
-    let lane = Lane::of([&command]);
-    let mut batch = Batch { calls: vec![command.into()], outcomes: Vec::new() };
-    store.transact(&footprint, lane, &mut batch).await?;
-    let refused = batch.outcomes.into_iter().find_map(Result::err);
-    refused.map_or(Ok(()), |refused| Err(anyhow!("{refused:?}")))
+    for outcome in commit(store, [command]).await? {
+        outcome?;
+    }
+    Ok(())
 }
 
 fn name(text: &str) -> Result<Name> {
@@ -86,10 +66,16 @@ fn key(text: &str) -> Result<ResourceKey> {
 
 fn open_session(id: SessionId, holder: &str) -> Result<Command> {
     let holder = HolderKey { tenant: name("bench")?, name: name(holder)? };
-    let (ttl_ms, fenced) = (24 * HOUR_MS, false);
-    let (replace, follows, registration, metrics) = (None, None, None, None);
-    let open = OpenSession { id, holder, ttl_ms, replace, fenced, follows, registration, metrics };
-    Ok(Command::OpenSession(open))
+    Ok(Command::OpenSession(OpenSession {
+        id,
+        holder,
+        ttl_ms: 24 * HOUR_MS,
+        replace: None,
+        fenced: false,
+        follows: None,
+        registration: None,
+        metrics: None,
+    }))
 }
 
 fn acquire(key: ResourceKey, holder: &str, session: SessionId) -> Result<Command> {

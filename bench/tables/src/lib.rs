@@ -61,7 +61,9 @@ impl Findings {
 
 fn line(step: &str, ran: &Ran) -> String {
     let about = ran.returned().max(ran.changed());
-    let (read, buffers, path) = (ran.read(), ran.buffers(), ran.path());
+    let read = ran.read();
+    let buffers = ran.buffers();
+    let path = ran.path();
     format!("| {step} | {} | {about:.0} | {read:.0} | {buffers:.0} | {:.2} | {path} |", ran.title(), ran.ms)
 }
 

@@ -311,7 +311,9 @@ async fn attend(watch: &mut Watch, jobs: &Orchestrator, tenures: &[Tenure], quie
     watch.step_for("deliver 500 reports", 500, async { Ok(jobs.mailbox().deliver(reports).await?) }).await?;
     let work = async {
         let attend = |tenure: &Tenure| {
-            let (jobs, tenure, leaving) = (jobs.clone(), tenure.clone(), leaving.clone());
+            let jobs = jobs.clone();
+            let tenure = tenure.clone();
+            let leaving = leaving.clone();
             tokio::spawn(async move { jobs.attend(tenure, leaving).await })
         };
         let attending: Vec<_> = tenures.iter().map(attend).collect();

@@ -4,7 +4,7 @@
 //! its documents show flat fields: an [`Envelope`] is both. A [`LeaseBody`] on a camera also has the fields of
 //! [`CameraLease`]; no other has.
 
-use std::{collections::BTreeMap, fmt};
+use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Number, Value};
@@ -28,7 +28,7 @@ use crate::{
     limits::{CAMERA_TTL, REASON_BYTES_MAX},
     page::PageCursor,
     paths,
-    problem::{ErrorCode, Problem},
+    problem::{EndedLease, Problem},
     terms::{AcquireFields, AcquireTerms, FinalState, Proof},
     time::Timestamp,
     watch::LeaseEvent,
@@ -381,80 +381,6 @@ impl LeaseBody {
     /// The lease that an acquire or renewal returned.
     pub fn granted(grant: &Grant) -> Self {
         Self::of(&grant.lease, grant.revision)
-    }
-}
-
-/// A lease at its end. What comes after `held_back_ms` is given of a lease that had ended before the request, as the
-/// history has it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct EndedLease {
-    pub lease_id: Uuid,
-    /// `released`, `expired` or `revoked`.
-    #[cfg_attr(feature = "openapi", schema(schema_with = crate::schema::lease_status))]
-    pub status: LeaseStatus,
-    /// Milliseconds for which the resource cannot be acquired.
-    pub held_back_ms: u64,
-    /// When it ended, by the store's clock.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub ended_at: Option<Timestamp>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub kind: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub key: Option<String>,
-    /// Its last holder.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub holder: Option<String>,
-    /// The token that it had; none, if it was still pending.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub token: Option<u64>,
-    /// Why it ended, or who took it over, in words.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub reason: Option<String>,
-    /// `lost`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub code: Option<ErrorCode>,
-}
-
-impl EndedLease {
-    /// A lease that ends with this request.
-    pub fn new(lease_id: Uuid, status: LeaseStatus, held_back_ms: u64) -> Self {
-        Self {
-            lease_id,
-            status,
-            held_back_ms,
-            ended_at: None,
-            kind: None,
-            key: None,
-            holder: None,
-            token: None,
-            reason: None,
-            code: None,
-        }
-    }
-}
-
-impl fmt::Display for EndedLease {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "lease {}", self.lease_id)?;
-        if let (Some(kind), Some(key)) = (&self.kind, &self.key) {
-            write!(f, " on {kind}/{key}")?;
-        }
-        match self.status {
-            LeaseStatus::Released => write!(f, " was released")?,
-            LeaseStatus::Revoked => write!(f, " was revoked")?,
-            _ => write!(f, " expired")?,
-        }
-        if let Some(at) = self.ended_at {
-            write!(f, " at {at}")?;
-        }
-        if let Some(reason) = &self.reason {
-            write!(f, " ({reason})")?;
-        }
-        match (&self.holder, self.token) {
-            (Some(holder), Some(token)) => write!(f, "; {holder} had held it with token {token}"),
-            _ => Ok(()),
-        }
     }
 }
 

@@ -3,8 +3,6 @@
 
 use solehold_core::limits::{NAME_BYTES_MAX, PENDING_MS_MAX, SESSION_LEASES_MAX, TTL_MS_MAX, TTL_MS_MIN};
 
-use crate::time::TtlBounds;
-
 /// How long a reported failure of a resource counts: after this time it is forgotten. A quarantine stays.
 pub const FAILURE_WINDOW_MS: u64 = 60 * 60 * 1_000;
 /// How long after the end of a lease its holder may still report that it failed at the resource.
@@ -86,6 +84,25 @@ pub const KEY_EXPIRY_SECONDS_MAX: u64 = 10 * 366 * 24 * 60 * 60;
 pub const KEY_GRACE_SECONDS_DEFAULT: u64 = 60 * 60;
 /// The longest that an old key may work on after a rotation: thirty days.
 pub const KEY_GRACE_SECONDS_MAX: u64 = 30 * 24 * 60 * 60;
+
+/// The bounds of a time to live on some route. A request gives it as `ttl_ms` (whole) or `ttl_seconds` (may be
+/// fractional).
+///
+/// ```
+/// use solehold_api::limits::CAMERA_TTL;
+///
+/// let ask = |json: &str| CAMERA_TTL.resolve(None, Some(&json.parse().expect("a number")));
+/// assert_eq!(CAMERA_TTL.resolve(None, None), Ok(60_000));
+/// assert_eq!(ask("45.5"), Ok(45_500));
+/// assert_eq!(ask("0.5").expect_err("too short").to_string(), "ttl_seconds is 0.5; it must be 1 to 86400");
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TtlBounds {
+    pub least_ms: u64,
+    pub most_ms: u64,
+    /// The value when the request gives none.
+    pub default_ms: u64,
+}
 
 /// Time to live of a lease on a scene.
 pub const SCENE_TTL: TtlBounds = TtlBounds { least_ms: TTL_MS_MIN, most_ms: TTL_MS_MAX, default_ms: 30_000 };

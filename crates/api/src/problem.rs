@@ -4,12 +4,14 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use solehold_core::{
+    lease::LeaseStatus,
     limits::{CANCELLED_REQUESTS_MAX, TTL_MS_MAX},
     outcome::Refusal,
     session::SessionOver,
 };
+use uuid::Uuid;
 
-use crate::{field::FieldError, leases::EndedLease};
+use crate::{field::FieldError, time::Timestamp};
 
 /// One row per code: its name in Rust, its status, its name on the wire, its title.
 macro_rules! error_codes {
@@ -155,6 +157,80 @@ pub const TTL_MAX: &str = "ttl_max";
 pub struct Limit {
     pub name: String,
     pub value: u64,
+}
+
+/// A lease at its end. What comes after `held_back_ms` is given of a lease that had ended before the request, as the
+/// history has it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct EndedLease {
+    pub lease_id: Uuid,
+    /// `released`, `expired` or `revoked`.
+    #[cfg_attr(feature = "openapi", schema(schema_with = crate::schema::lease_status))]
+    pub status: LeaseStatus,
+    /// Milliseconds for which the resource cannot be acquired.
+    pub held_back_ms: u64,
+    /// When it ended, by the store's clock.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended_at: Option<Timestamp>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kind: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+    /// Its last holder.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub holder: Option<String>,
+    /// The token that it had; none, if it was still pending.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token: Option<u64>,
+    /// Why it ended, or who took it over, in words.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// `lost`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub code: Option<ErrorCode>,
+}
+
+impl EndedLease {
+    /// A lease that ends with this request.
+    pub fn new(lease_id: Uuid, status: LeaseStatus, held_back_ms: u64) -> Self {
+        Self {
+            lease_id,
+            status,
+            held_back_ms,
+            ended_at: None,
+            kind: None,
+            key: None,
+            holder: None,
+            token: None,
+            reason: None,
+            code: None,
+        }
+    }
+}
+
+impl fmt::Display for EndedLease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "lease {}", self.lease_id)?;
+        if let (Some(kind), Some(key)) = (&self.kind, &self.key) {
+            write!(f, " on {kind}/{key}")?;
+        }
+        match self.status {
+            LeaseStatus::Released => write!(f, " was released")?,
+            LeaseStatus::Revoked => write!(f, " was revoked")?,
+            _ => write!(f, " expired")?,
+        }
+        if let Some(at) = self.ended_at {
+            write!(f, " at {at}")?;
+        }
+        if let Some(reason) = &self.reason {
+            write!(f, " ({reason})")?;
+        }
+        match (&self.holder, self.token) {
+            (Some(holder), Some(token)) => write!(f, "; {holder} had held it with token {token}"),
+            _ => Ok(()),
+        }
+    }
 }
 
 /// An RFC 9457 problem document.

@@ -13,8 +13,7 @@ use uuid::Uuid;
 
 use crate::{
     field::{Checked, Faults, FieldError},
-    limits::WAIT_MS_MAX,
-    time::TtlBounds,
+    limits::{TtlBounds, WAIT_MS_MAX},
 };
 
 /// The terms of an acquire. Only the server knows the rest: the resource, the id of the grant and the route's policy.

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Number;
 use solehold_core::time::StoreTime;
 
-use crate::field::FieldError;
+use crate::{field::FieldError, limits::TtlBounds};
 
 /// A time as RFC 3339 in UTC with milliseconds: `2026-01-22T10:00:00.000Z`. Past the end of the calendar it stays
 /// there.
@@ -83,25 +83,6 @@ impl fmt::Debug for Timestamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }
-}
-
-/// The bounds of a time to live on some route. A request gives it as `ttl_ms` (whole) or `ttl_seconds` (may be
-/// fractional).
-///
-/// ```
-/// use solehold_api::limits::CAMERA_TTL;
-///
-/// let ask = |json: &str| CAMERA_TTL.resolve(None, Some(&json.parse().expect("a number")));
-/// assert_eq!(CAMERA_TTL.resolve(None, None), Ok(60_000));
-/// assert_eq!(ask("45.5"), Ok(45_500));
-/// assert_eq!(ask("0.5").expect_err("too short").to_string(), "ttl_seconds is 0.5; it must be 1 to 86400");
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct TtlBounds {
-    pub least_ms: u64,
-    pub most_ms: u64,
-    /// The value when the request gives none.
-    pub default_ms: u64,
 }
 
 impl TtlBounds {

@@ -1,27 +1,24 @@
-//! Sends requests to one server, or to several over one store: the next one only gets a request that was not carried
-//! out, or one that only reads.
+//! Requests to servers: the options that name them, and what their answers mean for a command.
 
-use std::{
-    ffi::OsString,
-    fs,
-    path::Path,
-    sync::atomic::{AtomicUsize, Ordering},
-    time::Duration,
-};
+use std::{ffi::OsString, fs, path::Path, time::Duration};
 
 use clap::Args;
-use reqwest::{Method, Response, Url, header};
 use secrecy::SecretString;
 use serde::{Serialize, de::DeserializeOwned};
 use solehold_api::{
     admin::{Tenant, TenantList},
     page::PageCursor,
     paths,
-    problem::{ErrorCode, Problem},
+    problem::ErrorCode,
 };
 use solehold_client::{
     Http, HttpConfig, HttpError, Obstacle,
-    transport::{self, NoAnswer, root_cause},
+    pool::{Answer, Call, Effect, Failure, NoAnswer, Pool, PoolOptions},
+    transport,
+};
+pub use solehold_client::{
+    pool::{Body, Method, Response},
+    transport::Url,
 };
 
 use crate::{
@@ -33,10 +30,48 @@ use crate::{
 const DEFAULT: &str = "127.0.0.1:7070";
 /// The default of `--timeout`.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a connection may take to be made.
-const CONNECT_MAX: Duration = Duration::from_secs(5);
 /// A stream that is silent for this long is dead; a live one sends progress marks more often.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
+
+const CONNECTIONS: PoolOptions = PoolOptions {
+    connect_timeout: Some(Duration::from_secs(5)),
+    read_timeout: Some(SILENCE_MAX),
+    user_agent: concat!("solehold/", env!("CARGO_PKG_VERSION")),
+    races: false,
+    effect,
+};
+
+/// Which program the requests go to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Peer {
+    #[default]
+    Server,
+    Orchestrator,
+}
+
+impl Peer {
+    /// The option that names it.
+    fn option(self) -> &'static str {
+        match self {
+            Self::Server => "--server",
+            Self::Orchestrator => "--orchestrator",
+        }
+    }
+
+    /// What to do about what stands in the way.
+    fn hint(self, obstacle: Obstacle) -> Option<&'static str> {
+        match (obstacle, self) {
+            (Obstacle::NoServer, Self::Server) => {
+                Some("is `solehold serve` running there? --server or SOLEHOLD_SERVER names another")
+            }
+            (Obstacle::NoServer, Self::Orchestrator) => Some(
+                "is `solehold orchestrator` running there? --orchestrator or SOLEHOLD_ORCHESTRATOR names another",
+            ),
+            (Obstacle::Untrusted, _) => Some("--ca-cert FILE trusts it, or the authority that signed it"),
+            (Obstacle::WrongScheme, _) => None,
+        }
+    }
+}
 
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Server")]
@@ -64,6 +99,8 @@ pub struct ServerArgs {
     /// Time to wait for a response [default: 10s]
     #[arg(long, global = true, hide_short_help = true, env = "SOLEHOLD_TIMEOUT", value_name = "TIME")]
     pub timeout: Option<String>,
+    #[arg(skip)]
+    pub peer: Peer,
 }
 
 impl ServerArgs {
@@ -85,15 +122,18 @@ impl ServerArgs {
 
     /// The client that keeps sessions.
     pub fn authority(&self) -> CommandResult<Http> {
+        Http::new(self.config()?).map_err(odd_key)
+    }
+
+    fn config(&self) -> CommandResult<HttpConfig> {
         self.urls()?;
-        let config = HttpConfig {
+        Ok(HttpConfig {
             api_key: given(&self.api_key).map(SecretString::from),
             tenant: given(&self.tenant),
             ca_certs: self.ca_certs()?,
             request_timeout: self.timeout()?,
             ..HttpConfig::new([self.servers()])
-        };
-        Http::new(config).map_err(odd_key)
+        })
     }
 
     fn timeout(&self) -> CommandResult<Duration> {
@@ -113,7 +153,7 @@ impl ServerArgs {
     /// The servers, one by one.
     pub fn urls(&self) -> CommandResult<Vec<Url>> {
         let urls = transport::server_urls([self.servers()]);
-        urls.map_err(|error| CommandError::usage(format!("--server: {error}")))
+        urls.map_err(|error| CommandError::usage(format!("{}: {error}", self.peer.option())))
     }
 
     fn ca_certs(&self) -> CommandResult<Option<Vec<u8>>> {
@@ -139,44 +179,66 @@ fn given(text: &Option<String>) -> Option<String> {
     text.clone().filter(|text| !text.is_empty())
 }
 
-/// A hint for a server that did not respond.
-fn hint(cause: Cause) -> Option<&'static str> {
-    match cause {
-        Cause::Server(Obstacle::NoServer) => {
-            Some("is `solehold serve` running there? --server or SOLEHOLD_SERVER names another")
-        }
-        Cause::Server(Obstacle::Untrusted) => {
-            Some("--ca-cert FILE trusts it, or the authority that signed it")
-        }
-        _ => None,
-    }
-}
-
 /// The error for a request that reached no server.
 pub fn unreachable(why: impl Into<String>, obstacle: Option<Obstacle>) -> CommandError {
     let failure = CommandError::new(ErrorCode::Unavailable, why).caused_by(obstacle.map(Cause::Server));
-    with_hint(failure)
+    with_hint(failure, Peer::Server)
 }
 
-fn with_hint(failure: CommandError) -> CommandError {
-    match failure.cause.and_then(hint) {
+fn with_hint(failure: CommandError, peer: Peer) -> CommandError {
+    let Some(Cause::Server(obstacle)) = failure.cause else { return failure };
+    match peer.hint(obstacle) {
         Some(hint) => failure.hint(hint),
         None => failure,
     }
 }
 
+/// The code that a failure counts as.
+fn code(failure: &Failure) -> ErrorCode {
+    match failure {
+        Failure::Problem(problem) => problem.code,
+        Failure::Unexplained { status, .. } if status.is_server_error() => ErrorCode::Unavailable,
+        Failure::Unexplained { .. } => ErrorCode::Internal,
+        Failure::NoAnswer(NoAnswer { is_undone: true, .. }) => ErrorCode::Unavailable,
+        Failure::NoAnswer(_) => ErrorCode::UnknownOutcome,
+    }
+}
+
+fn effect(failure: &Failure) -> Effect {
+    match code(failure) {
+        ErrorCode::Unavailable => Effect::None,
+        ErrorCode::UnknownOutcome => Effect::Unknown,
+        _ => Effect::Settled,
+    }
+}
+
+impl From<Failure> for CommandError {
+    fn from(failure: Failure) -> Self {
+        let code = code(&failure);
+        match failure {
+            Failure::Problem(problem) => (*problem).into(),
+            Failure::Unexplained { base, status } => {
+                Self::new(code, format!("{base} answered {status} without saying why"))
+                    .hint("is it a solehold server?")
+            }
+            Failure::NoAnswer(NoAnswer { why, obstacle, .. }) => {
+                Self::new(code, why).caused_by(obstacle.map(Cause::Server))
+            }
+        }
+    }
+}
+
+/// Sends requests to one server, or to several over one store: the next one only gets a request that was not carried
+/// out, or one that only reads.
 #[derive(Debug)]
 pub struct Client {
-    http: reqwest::Client,
-    bases: Vec<String>,
-    /// The server that responded last.
-    preferred: AtomicUsize,
-    tenant: Option<String>,
+    pool: Pool,
     timeout: Duration,
+    peer: Peer,
 }
 
 /// The parameters of a query string; those without a value are left out.
-pub type Query<'a> = &'a [(&'a str, Option<String>)];
+pub type Query<'a> = &'a [(&'static str, Option<String>)];
 
 /// One page of a list.
 pub trait Page: DeserializeOwned {
@@ -194,25 +256,14 @@ impl Page for TenantList {
 
 impl Client {
     pub fn new(args: &ServerArgs) -> CommandResult<Self> {
-        let urls = args.urls()?;
-        let bases = urls.iter().map(transport::base).collect();
-        let key = given(&args.api_key);
-        let ca_certs = args.ca_certs()?;
-        let http = transport::builder(&urls, key.as_deref(), ca_certs.as_deref())
-            .map_err(odd_key)?
-            .connect_timeout(CONNECT_MAX)
-            .read_timeout(SILENCE_MAX)
-            .user_agent(concat!("solehold/", env!("CARGO_PKG_VERSION")))
-            .build()
-            .map_err(|error| CommandError::broken(root_cause(&error)))?;
-        let preferred = AtomicUsize::new(0);
-        let tenant = given(&args.tenant);
-        Ok(Self { http, bases, preferred, tenant, timeout: args.timeout()? })
+        let config = args.config()?;
+        let pool = Pool::new(&config, CONNECTIONS).map_err(odd_key)?;
+        Ok(Self { pool, timeout: config.request_timeout, peer: args.peer })
     }
 
     /// The URL of the server that responded last.
     pub fn base(&self) -> &str {
-        &self.bases[self.preferred.load(Ordering::Relaxed)]
+        self.pool.base()
     }
 
     pub async fn get<T: DeserializeOwned>(&self, path: &str, query: Query<'_>) -> CommandResult<T> {
@@ -258,7 +309,7 @@ impl Client {
 
     /// Fails if `--tenant` names a tenant that does not exist. Called when a list of its resources is empty.
     pub async fn check_tenant(&self) -> CommandResult {
-        let Some(tenant) = &self.tenant else { return Ok(()) };
+        let Some(tenant) = self.pool.tenant() else { return Ok(()) };
         let is_known = match self.knows(tenant).await {
             Ok(is_known) => is_known,
             // Only an administrator of all tenants may read it.
@@ -290,120 +341,48 @@ impl Client {
         body: Option<&impl Serialize>,
     ) -> CommandResult<T> {
         let is_read = method == Method::GET;
-        let bytes = self.in_turn(is_read, async |base: &str| {
-            let mut request = self.request(base, method.clone(), path, query).timeout(self.timeout);
-            if let Some(body) = body {
-                request = request.json(body);
-            }
-            self.read(base, self.answer(base, request).await?).await
-        });
-        self.parsed(&bytes.await?)
+        let mut call = self.request(method, path, query, self.timeout);
+        if !is_read {
+            call = call.once();
+        }
+        if let Some(body) = body {
+            call = call.body(body);
+        }
+        self.parsed(self.pool.ask(&call).await)
     }
 
     /// Opens a stream. It may last forever, but not be silent for longer than [`SILENCE_MAX`].
     pub async fn stream(&self, path: &str, query: Query<'_>) -> CommandResult<Response> {
-        let ask = async |base: &str| self.answer(base, self.request(base, Method::GET, path, query)).await;
-        self.in_turn(true, ask).await
+        let call = self.request(Method::GET, path, query, SILENCE_MAX);
+        self.pool.stream(&call).await.map_err(|failures| self.summed_up(failures))
     }
 
     /// Sends a long body that cannot be sent twice, and parses the JSON of the response.
-    pub async fn upload<T: DeserializeOwned>(&self, path: &str, body: reqwest::Body) -> CommandResult<T> {
-        let is_there = async |base: &str| {
-            self.answer(base, self.http.get(format!("{base}/healthz")).timeout(self.timeout)).await
-        };
-        self.in_turn(true, is_there).await?;
-        let base = self.base();
-        let request =
-            self.request(base, Method::POST, path, &[]).header(header::CONTENT_TYPE, "application/x-ndjson");
-        let response = self.answer(base, request.body(body)).await?;
-        self.parsed(&self.read(base, response).await?)
+    pub async fn upload<T: DeserializeOwned>(&self, path: &str, body: Body) -> CommandResult<T> {
+        self.parsed(self.pool.upload(path, body, self.timeout).await)
     }
 
-    fn request(&self, base: &str, method: Method, path: &str, query: Query<'_>) -> reqwest::RequestBuilder {
-        let tenant = [("tenant", self.tenant.clone())];
-        let given = query.iter().chain(&tenant).filter_map(|(name, value)| Some((*name, value.as_deref()?)));
-        self.http.request(method, transport::url(base, path, &given.collect::<Vec<_>>()))
+    fn request(&self, method: Method, path: &str, query: Query<'_>, within: Duration) -> Call {
+        let mut call = Call::new(method, path.to_owned(), within);
+        call.query.extend(query.iter().filter_map(|(name, value)| Some((*name, value.clone()?))));
+        call
     }
 
-    /// Tries one server after the other, starting with the one that responded last, until there is an outcome. If the
-    /// outcome of an attempt is unknown, only a read is tried again.
-    async fn in_turn<T>(
-        &self,
-        is_read: bool,
-        ask: impl AsyncFn(&str) -> CommandResult<T>,
-    ) -> CommandResult<T> {
-        let first = self.preferred.load(Ordering::Relaxed);
-        let mut failures: Vec<CommandError> = Vec::new();
-        for turn in 0..self.bases.len() {
-            let at = (first + turn) % self.bases.len();
-            let answer = ask(&self.bases[at]).await;
-            let code = answer.as_ref().err().map(|failure| failure.problem.code);
-            match answer {
-                Err(failure) if matches!(code, Some(ErrorCode::Unavailable | ErrorCode::UnknownOutcome)) => {
-                    failures.push(failure);
-                }
-                answer => {
-                    self.preferred.store(at, Ordering::Relaxed);
-                    return answer;
-                }
-            }
-            if code == Some(ErrorCode::UnknownOutcome) && !is_read {
-                break;
-            }
-        }
-        Err(summed_up(failures))
-    }
-
-    /// The response, if it is a success; otherwise the problem that it reports.
-    async fn answer(&self, base: &str, request: reqwest::RequestBuilder) -> CommandResult<Response> {
-        let response = match request.send().await {
-            Ok(response) => response,
-            Err(error) => return Err(self.lost(base, &error).await),
-        };
-        let status = response.status();
-        if status.is_success() {
-            return Ok(response);
-        }
-        let bytes = self.read(base, response).await?;
-        match serde_json::from_slice::<Problem>(&bytes) {
-            Ok(problem) => Err(problem.into()),
-            Err(_) => {
-                let code =
-                    if status.is_server_error() { ErrorCode::Unavailable } else { ErrorCode::Internal };
-                let message = format!("{base} answered {status} without saying why");
-                Err(CommandError::new(code, message).hint("is it a solehold server?"))
-            }
-        }
-    }
-
-    async fn read(&self, base: &str, response: Response) -> CommandResult<Vec<u8>> {
-        match response.bytes().await {
-            Ok(bytes) => Ok(bytes.into()),
-            Err(error) => Err(self.lost(base, &error).await),
-        }
-    }
-
-    /// The error for a request without a response: either nothing was done, or the outcome is unknown.
-    async fn lost(&self, base: &str, error: &reqwest::Error) -> CommandError {
-        let NoAnswer { why, is_undone, obstacle } = transport::no_answer(base, error, self.timeout).await;
-        let code = if is_undone { ErrorCode::Unavailable } else { ErrorCode::UnknownOutcome };
-        CommandError::new(code, why).caused_by(obstacle.map(Cause::Server))
-    }
-
-    fn parsed<T: DeserializeOwned>(&self, bytes: &[u8]) -> CommandResult<T> {
-        let text: &[u8] = if bytes.trim_ascii().is_empty() { b"null" } else { bytes };
-        serde_json::from_slice(text).map_err(|error| {
-            let message = format!("{} gave an unexpected answer ({error})", self.base());
+    fn parsed<T: DeserializeOwned>(&self, answer: Result<Answer, Vec<Failure>>) -> CommandResult<T> {
+        let answer = answer.map_err(|failures| self.summed_up(failures))?;
+        answer.json().map_err(|error| {
+            let message = format!("{} gave an unexpected answer ({error})", answer.base);
             CommandError::broken(message).hint("is this server a solehold of the same version?")
         })
     }
-}
 
-/// Combines the failures of all servers. The outcome is unknown if it is unknown for any of them.
-fn summed_up(mut failures: Vec<CommandError>) -> CommandError {
-    let messages: Vec<String> = failures.iter().map(|failure| failure.message.clone()).collect();
-    let unknown = failures.iter().position(|failure| failure.problem.code == ErrorCode::UnknownOutcome);
-    let at = unknown.unwrap_or(failures.len().saturating_sub(1));
-    let cause = failures.iter().filter_map(|failure| failure.cause).max();
-    with_hint(CommandError { message: messages.join("; "), cause, ..failures.swap_remove(at) })
+    /// Combines the failures of all servers. The outcome is unknown if it is unknown for any of them.
+    fn summed_up(&self, failures: Vec<Failure>) -> CommandError {
+        let unknown = failures.iter().position(|failure| effect(failure) == Effect::Unknown);
+        let at = unknown.unwrap_or(failures.len().saturating_sub(1));
+        let mut failures: Vec<CommandError> = failures.into_iter().map(Into::into).collect();
+        let message = failures.iter().map(|failure| failure.message.as_str()).collect::<Vec<_>>().join("; ");
+        let cause = failures.iter().filter_map(|failure| failure.cause).max();
+        with_hint(CommandError { message, cause, ..failures.swap_remove(at) }, self.peer)
+    }
 }

@@ -117,7 +117,7 @@ pub use elect::{ROLE_KIND, elect};
 #[cfg(feature = "engine")]
 pub use embedded::Embedded;
 pub use history::OlderHistory;
-pub use http::{Http, HttpConfig, HttpError, transport};
+pub use http::{Http, HttpConfig, HttpError, pool, transport};
 pub use locks::{LockConfig, Locks};
 pub use renewer::{Lost, Policy};
 pub use runner::{Assignment, Runner, RunnerConfig};

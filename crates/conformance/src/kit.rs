@@ -20,7 +20,7 @@ use crate::Fixture;
 use solehold_engine::{
     Engine, EngineOptions,
     observe::Lane,
-    store::{BatchDecision, Decider, EventQuery, LoadedRows, Store},
+    store::{BatchDecision, Decider, EventQuery, Import, ImportReader, LoadedRows, Row, Store, StoreError},
 };
 
 /// The ttl of leases that should not run out during a case.
@@ -54,16 +54,46 @@ impl Judge {
     pub fn of<C: Into<Call>>(calls: impl IntoIterator<Item = C>) -> Self {
         Self { calls: calls.into_iter().map(Into::into).collect(), ..Default::default() }
     }
+
+    /// Commits the calls as one batch.
+    pub async fn commit(&mut self, store: &dyn Store) -> Result<BatchDecision, StoreError> {
+        let mut footprint = Footprint::default();
+        for call in &self.calls {
+            call.command.footprint(&mut footprint);
+        }
+        let lane = Lane::of(self.calls.iter().map(|call| &call.command));
+        store.transact(&footprint, lane, self).await
+    }
 }
 
 impl Decider for Judge {
     fn decide(&mut self, ledger: &mut Ledger, moment: Moment) -> Result<BatchDecision, FoundLate> {
         let decisions = decide_all(ledger, &self.calls, moment)?;
-        let decided = BatchDecision::from(&decisions);
+        let events = decisions.events().cloned().collect();
+        let decided = BatchDecision { events, revision: decisions.moment.revision };
         (self.outcomes, self.changes) = (decisions.outcomes, decisions.changes);
         self.moment = Some(moment);
         Ok(decided)
     }
+}
+
+/// Reads the lines of an export.
+pub fn read_export(lines: impl IntoIterator<Item = Row>) -> Result<Import, StoreError> {
+    let mut reader = ImportReader::default();
+    for line in lines {
+        reader.take(line)?;
+    }
+    reader.finish()
+}
+
+/// Commits calls as one batch, without a driver; returns what became of each.
+pub async fn commit<C: Into<Call>>(
+    store: &dyn Store,
+    calls: impl IntoIterator<Item = C>,
+) -> Result<Vec<Outcome>, StoreError> {
+    let mut judge = Judge::of(calls);
+    judge.commit(store).await?;
+    Ok(judge.outcomes)
 }
 
 impl<'a> Bench<'a> {
@@ -73,7 +103,7 @@ impl<'a> Bench<'a> {
     }
 
     /// All lines of an export.
-    pub async fn exported(&self) -> Vec<solehold_engine::store::Row> {
+    pub async fn exported(&self) -> Vec<Row> {
         solehold_engine::flow::export(self.store.clone()).collect().await.expect("the store exports")
     }
 
@@ -98,12 +128,7 @@ impl<'a> Bench<'a> {
 
     /// Commits what a judge has to decide.
     pub async fn judge(&self, judge: &mut Judge) -> BatchDecision {
-        let mut footprint = Footprint::default();
-        for call in &judge.calls {
-            call.command.footprint(&mut footprint);
-        }
-        let lane = Lane::of(judge.calls.iter().map(|call| &call.command));
-        self.store.transact(&footprint, lane, judge).await.expect("the store commits")
+        judge.commit(&*self.store).await.expect("the store commits")
     }
 
     /// Commits one command.

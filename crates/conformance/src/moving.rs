@@ -75,7 +75,7 @@ fn header(rows: &[Row]) -> Header {
 /// As `admin export | import` moves it: line by line, as text.
 fn through_a_pipe(rows: &[Row]) -> Import {
     let lines = rows.iter().map(|row| serde_json::to_string(row).expect("a row can be written"));
-    Import::read(lines.map(|line| serde_json::from_str(&line).expect("and read"))).expect("a whole export")
+    read_export(lines.map(|line| serde_json::from_str(&line).expect("and read"))).expect("a whole export")
 }
 
 /// As the store would have exported them once it was retired.
@@ -203,7 +203,7 @@ pub async fn cut_off_export(fixture: &dyn Fixture) {
     other_format[0] = Row::Header(Header { format: 99, ..header(&rows) });
     broken.extend([lacks_one, lacks_session, other_format, [rows.clone(), rows.clone()].concat()]);
     for lines in broken {
-        is!(Import::read(lines), Err(StoreError::Unusable(_)));
+        is!(read_export(lines), Err(StoreError::Unusable(_)));
     }
     let there = fixture.open_fresh().await;
     there.import(through_a_pipe(&rows)).await.expect("the whole one is taken");
@@ -283,7 +283,7 @@ pub async fn an_export_under_way_is_in_nobodys_way(fixture: &dyn Fixture) {
     while let Some(piece) = export.next().await {
         lines.append(&mut piece.expect("rows"));
     }
-    let import = Import::read(lines).expect("a whole export");
+    let import = read_export(lines).expect("a whole export");
     assert_eq!(import.header.revision, own.revision);
     assert!(import.state.resource(&own.lease.key).is_some_and(|r| r.lease.is_some()), "held when it began");
     assert!(import.state.resource(&new.lease.key).is_none(), "granted later");

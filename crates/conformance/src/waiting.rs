@@ -321,7 +321,7 @@ pub async fn rooms_are_nobodys(fixture: &dyn Fixture) {
         _ => true,
     }));
     let there = Bench { fixture, store: fixture.open_fresh().await };
-    there.store.import(Import::read(retired(rows)).expect("whole")).await.expect("imports");
+    there.store.import(read_export(retired(rows)).expect("whole")).await.expect("imports");
     there.done(release(its(&held))).await;
     assert!(there.resource(&job).await.is_none(), "nobody waits there");
     let room = there.room(LONG_MS).await;

@@ -13,15 +13,12 @@ use crate::{
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ResourceScope {
-    /// Their kind.
     pub kind: Name,
-    /// How their keys begin.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub key_prefix: String,
 }
 
 impl ResourceScope {
-    /// Whether a resource is among them.
     pub fn contains(&self, key: &ResourceKey) -> bool {
         self.kind == key.kind && key.key.as_str().starts_with(&self.key_prefix)
     }
@@ -35,7 +32,6 @@ pub enum Actor {
     Unnamed,
     /// A key, which may act on what belongs to it or to no key.
     Key {
-        /// Its id.
         id: Name,
         /// The only resources that it may touch; empty for all.
         scopes: Arc<[ResourceScope]>,
@@ -45,7 +41,6 @@ pub enum Actor {
 }
 
 impl Actor {
-    /// The id of its key.
     pub fn key(&self) -> Option<&Name> {
         match self {
             Self::Unnamed => None,
@@ -73,9 +68,7 @@ impl Actor {
 /// A command and who gives it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Call {
-    /// What the caller asks for.
     pub command: Command,
-    /// On whose behalf.
     pub by: Actor,
 }
 

@@ -19,7 +19,6 @@ pub enum Target {
     Lease {
         /// The tenant that the lease must belong to.
         tenant: Name,
-        /// Its id.
         id: LeaseId,
     },
 }
@@ -29,13 +28,10 @@ pub enum Target {
 /// for clients that have nothing else, and is the weaker promise.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Claim {
-    /// Which lease.
     pub target: Target,
-    /// Its token.
     pub token: Option<Token>,
     /// The session that the lease is attached to.
     pub session: Option<SessionId>,
-    /// The name of its holder.
     pub holder: Option<Name>,
 }
 
@@ -44,10 +40,7 @@ pub struct Claim {
 #[serde(rename_all = "snake_case")]
 pub enum AskedTenure {
     /// A session of its own with this time to live.
-    Own {
-        /// Its time to live.
-        ttl_ms: u64,
-    },
+    Own { ttl_ms: u64 },
     /// This session, which must be live and belong to the holder.
     Session(SessionId),
 }
@@ -74,13 +67,10 @@ pub struct Wait {
 /// A request for a lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Acquire {
-    /// The resource.
     pub key: ResourceKey,
     /// A fresh id, which the grant will have.
     pub lease: LeaseId,
-    /// The holder that asks.
     pub holder: Name,
-    /// What will keep it alive.
     pub tenure: AskedTenure,
     /// The client's name for this request.
     pub request: Option<Name>,
@@ -101,19 +91,16 @@ impl Acquire {
     }
 }
 
-/// A write of the state document.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StateWrite {
     /// Must be greater than the stored one under the same token.
     pub sequence: u64,
-    /// The document.
     pub document: Document,
 }
 
 /// A hand-over of a held resource to its next holder (rule 16).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HandOver {
-    /// The resource.
     pub key: ResourceKey,
     /// A fresh id, which the grant will have.
     pub lease: LeaseId,
@@ -136,10 +123,8 @@ impl HandOver {
     }
 }
 
-/// A holder's registration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Registration {
-    /// Where it is.
     pub site: Option<Name>,
     /// The most leases that it may hold.
     pub capacity: Option<u32>,
@@ -147,12 +132,10 @@ pub struct Registration {
     pub attributes: Document,
 }
 
-/// An opening of a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OpenSession {
     /// A fresh id, which the session will have.
     pub id: SessionId,
-    /// Whose session.
     pub holder: HolderKey,
     /// How long a heartbeat keeps it alive.
     pub ttl_ms: u64,
@@ -171,7 +154,6 @@ pub struct OpenSession {
 /// Whose wish a status is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StatusBy {
-    /// An operator's.
     Operator,
     /// The holder's own: of its present session, if it names one. It does not end its maintenance.
     Itself(Option<SessionId>),
@@ -191,32 +173,26 @@ pub enum Over {
 /// One command. Every command is decided by [`crate::decide()`], expiry included (rule 11).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Command {
-    /// Acquire a resource.
     Acquire(Acquire),
     /// Renew a lease, by renewing the session that it is attached to (rule 9).
     Renew {
-        /// Which lease.
         claim: Claim,
         /// A new time to live, for a lease with a session of its own.
         ttl_ms: Option<u64>,
         /// Statistics from the holder; opaque.
         stats: Option<Document>,
     },
-    /// Release a lease.
     Release {
-        /// Which lease.
         claim: Claim,
         /// The final state for the next holder.
         state: Option<StateWrite>,
     },
     /// End another holder's lease. If the resource is free and the old holder is fenced off, end its hold-back.
     Revoke {
-        /// Which lease.
         claim: Claim,
         /// Whether the old holder is known to be fenced off, so that there is no need to wait for its deadline (rule
         /// 12).
         fenced: bool,
-        /// The reason, for people.
         reason: Option<String>,
     },
     /// Spend a request id, whether or not it was seen before (rule 7). If it has a live grant, that is released. A key
@@ -224,23 +200,19 @@ pub enum Command {
     CancelRequest(RequestKey),
     /// Leave the line for a resource. If the grant was already made, the answer is the grant, and it stands.
     LeaveQueue {
-        /// The resource.
         key: ResourceKey,
         /// The id that the grant would have had.
         lease: LeaseId,
     },
     /// Write the state document under a live token.
     WriteState {
-        /// Which lease.
         claim: Claim,
-        /// What to write.
         write: StateWrite,
     },
     /// Offer a held resource to the next holder's session (rule 16).
     HandOver(HandOver),
     /// The sweeper's nomination: this grant, or a pending lease, seems to have expired.
     Expire {
-        /// The resource.
         key: ResourceKey,
     },
     /// Open a session: its holder's former one is superseded (rule 13).
@@ -256,7 +228,6 @@ pub enum Command {
     Heartbeat {
         /// The tenant that the session must belong to.
         tenant: Name,
-        /// Which session.
         session: SessionId,
         /// The name of its holder, if that is to be checked.
         holder: Option<Name>,
@@ -267,47 +238,35 @@ pub enum Command {
     CloseSession {
         /// The tenant that the session must belong to.
         tenant: Name,
-        /// Which session.
         session: SessionId,
     },
     /// The sweeper's nomination: this session seems to have expired with nothing attached to it.
     ExpireSession(SessionId),
     /// A heartbeat by name updates the registry only (rule 6).
     HeardOf {
-        /// Who.
         holder: HolderKey,
         /// What it reports about itself; opaque.
         metrics: Option<Document>,
     },
-    /// Set the status of a registered holder.
     SetStatus {
-        /// Who.
         holder: HolderKey,
-        /// The new status.
         status: HolderStatus,
-        /// Whose wish it is.
         by: StatusBy,
     },
     /// Remove a holder and end its session. What is attached to the session is released if the session is named; by the
     /// holder's name alone, which is no proof (rule 6), it is revoked and held back (rule 12).
     RemoveHolder {
-        /// Who.
         holder: HolderKey,
         /// Its present session, as proof that the holder itself asks.
         session: Option<SessionId>,
     },
-    /// Declare a resource.
     Declare {
-        /// The resource.
         key: ResourceKey,
-        /// Its declaration.
         declaration: Declaration,
         /// Refuse if it is already declared.
         only_new: bool,
     },
-    /// Remove a resource.
     Delete {
-        /// The resource.
         key: ResourceKey,
         /// Delete it even if it is held: the lease is revoked.
         force: bool,
@@ -316,23 +275,16 @@ pub enum Command {
     },
     /// Tell the watchers of a resource that something beside it has changed that applies to it. No row changes.
     NoteConfig {
-        /// The resource.
         key: ResourceKey,
         /// What has changed; opaque.
         details: Document,
     },
-    /// Write a record.
     PutRecord {
-        /// The record.
         record: Record,
-        /// What it may replace.
         over: Over,
     },
-    /// Remove a record.
     RemoveRecord {
-        /// Its collection.
         collection: Name,
-        /// Its name there.
         id: Name,
     },
     /// Continue revisions, and so tokens, above this one.
@@ -350,11 +302,9 @@ pub enum Command {
 /// room and its session. More of a line is loaded when [`FoundLate`](crate::ledger::FoundLate) asks for it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Footprint {
-    /// Resources by key.
     pub resources: Vec<ResourceKey>,
     /// Resources by a lease that is on them.
     pub leases: Vec<LeaseId>,
-    /// Sessions by id.
     pub sessions: Vec<SessionId>,
     /// Sessions by id, with their holders, all resources that are attached to them, and the first
     /// [`SESSION_WAITERS_LOADED`](crate::limits::SESSION_WAITERS_LOADED) waiters on them with their resources.

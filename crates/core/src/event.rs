@@ -19,9 +19,7 @@ use crate::{
 pub struct Event {
     /// Its place in the order of all events, which is commit order.
     pub revision: Revision,
-    /// When it was decided.
     pub at: StoreTime,
-    /// The resource that it happened to.
     pub key: ResourceKey,
     /// The key that asked for it (rule 26); none for what time did, and where no keys are in use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -30,7 +28,6 @@ pub struct Event {
     /// too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub holder_session: Option<SessionId>,
-    /// What happened.
     pub what: What,
 }
 
@@ -40,7 +37,6 @@ pub struct Event {
 pub enum What {
     /// A pending lease was created for its next holder.
     Pending(Pending),
-    /// A lease was granted.
     Acquired(Lease),
     /// Its holder released it.
     Released(Ended),
@@ -54,14 +50,11 @@ pub enum What {
     HoldBackLifted {
         /// The token of the last grant.
         token: Token,
-        /// Why, for people.
         reason: Option<String>,
     },
-    /// The state document was written.
     StateChanged(StateDocument),
     /// The resource was declared, or its declaration changed.
     Declared(Declaration),
-    /// The resource was removed.
     Deleted,
     /// Something beside the resource has changed that applies to it; opaque. Its row has not.
     ConfigChanged(Document),
@@ -70,24 +63,19 @@ pub enum What {
 /// A lease at its end.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ended {
-    /// Which lease it was.
     pub lease: LeaseId,
     /// The token that it had; none, if it was still pending.
     pub token: Option<Token>,
-    /// Who held it.
     pub holder: Name,
     /// The session that it was attached to, if not one of its own.
     pub session: Option<SessionId>,
-    /// The attributes that it had; opaque.
     pub attributes: Document,
-    /// The resource is held back until this time.
     pub held_back_until: Option<StoreTime>,
     /// Why it ended, or who took it over, for people.
     pub reason: Option<String>,
 }
 
 impl Ended {
-    /// The end of `lease`.
     pub fn of(lease: &Lease) -> Self {
         Self {
             lease: lease.id,
@@ -114,70 +102,44 @@ impl Ended {
     }
 }
 
-/// The public name of an event.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum EventName {
-    /// A pending lease was created.
-    LeasePending,
-    /// A lease was granted.
-    LeaseAcquired,
-    /// A lease was renewed; sent to live watchers that ask for it, never stored (rule 19).
-    LeaseRenewed,
-    /// A lease was released by its holder.
-    LeaseReleased,
-    /// A lease expired.
-    LeaseExpired,
-    /// A lease was ended by a caller other than its holder.
-    LeaseRevoked,
-    /// An expired lease was taken over by another holder before it was swept.
-    LeaseStolen,
-    /// A resource is not held back any longer, since its old holder is fenced off.
-    HoldBackLifted,
-    /// The state document was written.
-    StateChanged,
-    /// A resource was declared or changed.
-    ResourceDeclared,
-    /// A resource was removed.
-    ResourceDeleted,
-    /// Something beside a resource has changed that applies to it.
-    ConfigChanged,
+/// Event names with the texts that stand for them, the same in the store, on the wire and in metrics.
+macro_rules! event_names {
+    ($count:literal: $($(#[$doc:meta])* $name:ident = $text:literal,)*) => {
+        /// The public name of an event.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+        #[serde(rename_all = "snake_case")]
+        pub enum EventName { $($(#[$doc])* $name,)* }
+
+        impl EventName {
+            /// All of them, in the order above.
+            pub const ALL: [Self; $count] = [$(Self::$name,)*];
+
+            pub fn as_str(self) -> &'static str {
+                match self { $(Self::$name => $text,)* }
+            }
+        }
+    };
 }
 
-impl EventName {
-    /// All of them, in the order above.
-    pub const ALL: [Self; 12] = [
-        Self::LeasePending,
-        Self::LeaseAcquired,
-        Self::LeaseRenewed,
-        Self::LeaseReleased,
-        Self::LeaseExpired,
-        Self::LeaseRevoked,
-        Self::LeaseStolen,
-        Self::HoldBackLifted,
-        Self::StateChanged,
-        Self::ResourceDeclared,
-        Self::ResourceDeleted,
-        Self::ConfigChanged,
-    ];
-
-    /// The name in snake case, the same in the store, on the wire and in metrics.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::LeasePending => "lease_pending",
-            Self::LeaseAcquired => "lease_acquired",
-            Self::LeaseRenewed => "lease_renewed",
-            Self::LeaseReleased => "lease_released",
-            Self::LeaseExpired => "lease_expired",
-            Self::LeaseRevoked => "lease_revoked",
-            Self::LeaseStolen => "lease_stolen",
-            Self::HoldBackLifted => "hold_back_lifted",
-            Self::StateChanged => "state_changed",
-            Self::ResourceDeclared => "resource_declared",
-            Self::ResourceDeleted => "resource_deleted",
-            Self::ConfigChanged => "config_changed",
-        }
-    }
+event_names! { 12:
+    LeasePending = "lease_pending",
+    LeaseAcquired = "lease_acquired",
+    /// Sent to live watchers that ask for it, never stored (rule 19).
+    LeaseRenewed = "lease_renewed",
+    LeaseReleased = "lease_released",
+    LeaseExpired = "lease_expired",
+    /// Ended by a caller other than its holder.
+    LeaseRevoked = "lease_revoked",
+    /// An expired lease was taken over by another holder before it was swept.
+    LeaseStolen = "lease_stolen",
+    /// A resource is not held back any longer, since its old holder is fenced off.
+    HoldBackLifted = "hold_back_lifted",
+    StateChanged = "state_changed",
+    /// Declared or changed.
+    ResourceDeclared = "resource_declared",
+    ResourceDeleted = "resource_deleted",
+    /// Something beside a resource has changed that applies to it.
+    ConfigChanged = "config_changed",
 }
 
 impl fmt::Display for EventName {
@@ -187,7 +149,6 @@ impl fmt::Display for EventName {
 }
 
 impl Event {
-    /// Its name.
     pub fn name(&self) -> EventName {
         match &self.what {
             What::Pending(_) => EventName::LeasePending,
@@ -204,46 +165,35 @@ impl Event {
         }
     }
 
-    /// The lease that it is about, if it is about one.
-    pub fn lease(&self) -> Option<LeaseId> {
+    /// The lease that it is about, with its holder and the session that it is attached to.
+    fn about(&self) -> Option<(LeaseId, &Name, Option<SessionId>)> {
         match &self.what {
-            What::Pending(p) => Some(p.id),
-            What::Acquired(l) => Some(l.id),
-            What::Released(e) | What::Expired(e) | What::Revoked(e) | What::Stolen(e) => Some(e.lease),
+            What::Pending(p) => Some((p.id, &p.holder, Some(p.session))),
+            What::Acquired(l) => Some((l.id, &l.holder, l.tenure.session())),
+            What::Released(e) | What::Expired(e) | What::Revoked(e) | What::Stolen(e) => {
+                Some((e.lease, &e.holder, e.session))
+            }
             What::HoldBackLifted { .. }
             | What::StateChanged(_)
             | What::Declared(_)
             | What::Deleted
             | What::ConfigChanged(_) => None,
         }
+    }
+
+    /// The lease that it is about, if it is about one.
+    pub fn lease(&self) -> Option<LeaseId> {
+        self.about().map(|(lease, ..)| lease)
     }
 
     /// The holder that it is about, if it is about one.
     pub fn holder(&self) -> Option<&Name> {
-        match &self.what {
-            What::Pending(p) => Some(&p.holder),
-            What::Acquired(l) => Some(&l.holder),
-            What::Released(e) | What::Expired(e) | What::Revoked(e) | What::Stolen(e) => Some(&e.holder),
-            What::HoldBackLifted { .. }
-            | What::StateChanged(_)
-            | What::Declared(_)
-            | What::Deleted
-            | What::ConfigChanged(_) => None,
-        }
+        self.about().map(|(_, holder, _)| holder)
     }
 
     /// The session that it is about, if it is about one.
     pub fn session(&self) -> Option<SessionId> {
-        match &self.what {
-            What::Pending(p) => Some(p.session),
-            What::Acquired(l) => l.tenure.session(),
-            What::Released(e) | What::Expired(e) | What::Revoked(e) | What::Stolen(e) => e.session,
-            What::HoldBackLifted { .. }
-            | What::StateChanged(_)
-            | What::Declared(_)
-            | What::Deleted
-            | What::ConfigChanged(_) => None,
-        }
+        self.about().and_then(|(.., session)| session)
     }
 
     /// The session of the holder of `resource`, before this is applied to it, if it must be told of this: not of what
@@ -303,72 +253,47 @@ impl Event {
 /// One step of a decision. Only [`Change::Event`] has a revision and is published.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Change {
-    /// An event, which can be watched.
     Event(Event),
     /// A lease with a session of its own was renewed, or a lease reported statistics.
     LeaseRenewed {
-        /// The resource.
         key: ResourceKey,
-        /// When.
         at: StoreTime,
-        /// Its tenure from now on.
         tenure: Tenure,
-        /// What it reported.
         stats: Option<Document>,
         /// When it must be confirmed, if it still must.
         confirm_by: Option<StoreTime>,
     },
     /// A waiter joined the line, or asked again and keeps its place.
     Waits(Waiter),
-    /// A waiter left the line.
     WaitEnded {
-        /// The resource that it waited for.
         key: ResourceKey,
-        /// Its place there.
         arrival: Revision,
-        /// When.
         at: StoreTime,
     },
-    /// A session was opened.
     SessionOpened(Session),
-    /// A session was kept alive.
     SessionRenewed {
-        /// Which one.
         id: SessionId,
-        /// When.
         at: StoreTime,
-        /// When it expires.
         deadline: StoreTime,
-        /// What it reported.
         metrics: Option<Document>,
     },
-    /// A session's standing has changed.
     SessionStanding {
-        /// Which one.
         id: SessionId,
-        /// The new standing.
         standing: Standing,
     },
     /// A session is over and nothing is attached to it.
     SessionEnded(SessionId),
-    /// A request id was spent.
     RequestSpent {
-        /// Which one.
         request: RequestKey,
         /// What is remembered of it, and how long.
         spent: SpentRequest,
     },
     /// A holder registered, or its row changed.
     HolderPut(Holder),
-    /// A holder was removed.
     HolderRemoved(HolderKey),
-    /// A record was written.
     RecordPut(Record),
-    /// A record was removed.
     RecordRemoved {
-        /// Its collection.
         collection: Name,
-        /// Its name there.
         id: Name,
     },
     /// Revisions continue from here.

@@ -14,13 +14,10 @@ use crate::limits::{DOCUMENT_BYTES_MAX, NAME_BYTES_MAX};
 /// Why a text cannot be a name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NameError {
-    /// The text has no characters.
     #[error("is empty; a name has 1 to {NAME_BYTES_MAX} bytes")]
     Empty,
-    /// The text is longer than [`NAME_BYTES_MAX`].
     #[error("has {0} bytes; a name has at most {NAME_BYTES_MAX}")]
     TooLong(usize),
-    /// The text holds a control character, such as a line break or NUL.
     #[error("has a control character at byte {0}; a name is printable text")]
     Control(usize),
 }
@@ -67,7 +64,6 @@ impl Name {
         }
     }
 
-    /// The text of the name.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -107,11 +103,8 @@ impl fmt::Debug for Name {
 /// What a resource is: a tenant's thing of some kind. Site and labels are attributes, not identity.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ResourceKey {
-    /// Whose it is.
     pub tenant: Name,
-    /// What sort of thing it is.
     pub kind: Name,
-    /// Which one of that sort.
     pub key: Name,
 }
 
@@ -145,9 +138,7 @@ impl fmt::Debug for ResourceKey {
 /// A holder's name within its tenant.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct HolderKey {
-    /// Whose holder it is.
     pub tenant: Name,
-    /// Its name.
     pub name: Name,
 }
 
@@ -161,9 +152,7 @@ impl HolderKey {
 /// A client's own name for one acquire, so that a repeat is known as a repeat (rule 7).
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct RequestKey {
-    /// The resource that was asked for.
     pub resource: ResourceKey,
-    /// Who asked.
     pub holder: Name,
     /// The client's name for the request.
     pub request: Name,
@@ -235,7 +224,6 @@ impl Document {
         }
     }
 
-    /// The text, as it was given.
     pub fn as_str(&self) -> &str {
         &self.0
     }

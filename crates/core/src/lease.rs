@@ -17,9 +17,7 @@ pub enum LeaseStatus {
     Pending,
     /// Held, and its time has not run out.
     Active,
-    /// Its time ran out.
     Expired,
-    /// Released by its holder.
     Released,
     /// Another caller ended it.
     Revoked,
@@ -36,7 +34,6 @@ pub enum Tenure {
         /// It is dead from this time on, unless renewed before.
         deadline: StoreTime,
     },
-    /// The session that it is attached to.
     Session(SessionId),
 }
 
@@ -53,18 +50,13 @@ impl Tenure {
 /// A resource held by a session.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lease {
-    /// The identity of this grant.
     pub id: LeaseId,
-    /// The fencing token of this grant.
     pub token: Token,
-    /// Who holds it.
     pub holder: Name,
     /// The key that it belongs to: its session's, or the one that took it (rule 26).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by: Option<Name>,
-    /// What keeps it alive.
     pub tenure: Tenure,
-    /// When it was granted.
     pub acquired_at: StoreTime,
     /// When it was last renewed by itself.
     pub renewed_at: Option<StoreTime>,
@@ -80,6 +72,30 @@ pub struct Lease {
 }
 
 impl Lease {
+    /// A lease that is about to be granted: its token is that of the grant's event.
+    pub(crate) fn new(
+        id: LeaseId,
+        holder: Name,
+        by: Option<Name>,
+        tenure: Tenure,
+        attributes: Document,
+        now: StoreTime,
+    ) -> Self {
+        Self {
+            id,
+            token: Token::default(),
+            holder,
+            by,
+            tenure,
+            acquired_at: now,
+            renewed_at: None,
+            confirm_by: None,
+            request: None,
+            attributes,
+            stats: Document::default(),
+        }
+    }
+
     /// From when on it is dead if its tenure ends at `deadline`: one that is still to be confirmed is dead without
     /// that, too.
     pub fn dead_from(&self, deadline: StoreTime) -> StoreTime {
@@ -92,11 +108,9 @@ impl Lease {
 pub struct Pending {
     /// The identity that the grant will have.
     pub id: LeaseId,
-    /// Who will hold it.
     pub holder: Name,
     /// The session that it will be attached to.
     pub session: SessionId,
-    /// When it was asked for.
     pub asked_at: StoreTime,
     /// From this time on it has lapsed, and the holder keeps the resource.
     pub deadline: StoreTime,
@@ -107,20 +121,17 @@ pub struct Pending {
 /// The state document of a resource: written under a live token, given to the next holder.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StateDocument {
-    /// The document; opaque.
     pub document: Document,
     /// Grows with each write under one token (rule 17).
     pub sequence: u64,
     /// The token that it was written under.
     pub token: Token,
-    /// When it was written.
     pub written_at: StoreTime,
 }
 
 /// What a resource is declared with.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Declaration {
-    /// Where it is.
     pub site: Option<Name>,
     /// What selects it.
     pub labels: BTreeMap<String, String>,
@@ -133,11 +144,9 @@ pub struct Declaration {
 /// A thing that one holder at a time may work on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Resource {
-    /// Its identity.
     pub key: ResourceKey,
     /// Its declaration; none if it exists only while it is held.
     pub declared: Option<Arc<Declaration>>,
-    /// When the row was made.
     pub created_at: StoreTime,
     /// The token of the last grant; 0 before the first.
     pub last_token: Token,
@@ -191,12 +200,6 @@ impl Resource {
             && self.state.is_none()
             && self.queued == 0
             && self.held_back_until.is_none_or(|until| until <= now)
-    }
-
-    /// The ids of its lease and its pending lease.
-    pub fn lease_ids(&self) -> impl Iterator<Item = LeaseId> {
-        let held = self.lease.as_ref().map(|l| l.id);
-        held.into_iter().chain(self.pending.as_ref().map(|p| p.id))
     }
 
     /// Its holder. An expired lease counts until it is swept.

@@ -36,13 +36,9 @@ pub enum FoundLate {
 /// Which rows have changed since they were loaded.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Dirty {
-    /// Sessions, by id.
     pub sessions: BTreeSet<SessionId>,
-    /// Resources, by key.
     pub resources: BTreeSet<ResourceKey>,
-    /// Holders, by name.
     pub holders: BTreeSet<HolderKey>,
-    /// Spent requests.
     pub requests: BTreeSet<RequestKey>,
     /// Records, by collection and id.
     pub records: BTreeSet<(Name, Name)>,
@@ -51,7 +47,6 @@ pub struct Dirty {
 }
 
 impl Dirty {
-    /// Adds the rows of `more`.
     pub fn extend(&mut self, more: Self) {
         self.sessions.extend(more.sessions);
         self.resources.extend(more.resources);
@@ -61,7 +56,6 @@ impl Dirty {
         self.waiters.extend(more.waiters);
     }
 
-    /// Whether nothing has changed.
     pub fn is_empty(&self) -> bool {
         self.sessions.is_empty()
             && self.resources.is_empty()
@@ -110,7 +104,6 @@ pub struct Ledger {
     held: BTreeSet<(Name, Arc<ResourceKey>)>,
     /// How many pending leases there are, by tenant and kind.
     moves: BTreeMap<(Name, Name), u32>,
-    /// The lines of waiters.
     lines: Lines,
     dirty: Dirty,
 }
@@ -130,17 +123,14 @@ impl Ledger {
         }
     }
 
-    /// The session of that id.
     pub fn session(&self, id: SessionId) -> Option<&Session> {
         self.sessions.get(&id)
     }
 
-    /// The resource of that key.
     pub fn resource(&self, key: &ResourceKey) -> Option<&Resource> {
         self.resources.get(key)
     }
 
-    /// The holder of that name.
     pub fn holder(&self, key: &HolderKey) -> Option<&Holder> {
         self.holders.get(key)
     }
@@ -165,7 +155,6 @@ impl Ledger {
         self.requests.get_key_value(request).map(|(shared, _)| shared)
     }
 
-    /// The record of that name.
     pub fn record(&self, collection: &Name, id: &Name) -> Option<&Record> {
         self.records.get(&(collection.clone(), id.clone()))
     }
@@ -175,12 +164,10 @@ impl Ledger {
         self.leases.get(&lease).map(|key| &**key)
     }
 
-    /// All sessions, by id.
     pub fn sessions(&self) -> impl Iterator<Item = &Session> {
         self.sessions.values()
     }
 
-    /// All resources, by key.
     pub fn resources(&self) -> impl Iterator<Item = &Resource> {
         self.resources.values()
     }
@@ -190,7 +177,6 @@ impl Ledger {
         self.resources.range::<ResourceKey, _>(from..).map(|(_, r)| r)
     }
 
-    /// All holders, by name.
     pub fn holders(&self) -> impl Iterator<Item = &Holder> {
         self.holders.values()
     }
@@ -200,7 +186,6 @@ impl Ledger {
         self.holders.range(from..).map(|(_, h)| h)
     }
 
-    /// All spent requests.
     pub fn requests(&self) -> impl Iterator<Item = (&RequestKey, &SpentRequest)> {
         self.requests.iter().map(|(key, spent)| (&**key, spent))
     }
@@ -218,7 +203,6 @@ impl Ledger {
             .take_while(move |(key, _)| key.resource == *resource && key.holder == *holder)
     }
 
-    /// All records, by collection and id.
     pub fn records(&self) -> impl Iterator<Item = &Record> {
         self.records.values()
     }
@@ -269,14 +253,12 @@ impl Ledger {
         Ok(lease.dead_from(deadline))
     }
 
-    /// The waiter at a place in line.
     pub fn waiter(&self, place: &PlaceKey) -> Option<&Waiter> {
-        self.lines.get(place)
+        self.lines.rows.get(place)
     }
 
-    /// All waiters, by resource and arrival.
     pub fn waiters(&self) -> impl Iterator<Item = &Waiter> {
-        self.lines.all()
+        self.lines.rows.values()
     }
 
     /// The loaded waiters for a resource, in order of arrival.
@@ -284,12 +266,10 @@ impl Ledger {
         self.lines.of(key)
     }
 
-    /// The waiter for the grant with this id.
     pub fn waiter_of_lease(&self, lease: LeaseId) -> Option<&Waiter> {
         self.lines.of_lease(lease)
     }
 
-    /// The waiter with this request.
     pub fn waiter_of_request(&self, request: &RequestKey) -> Option<&Waiter> {
         self.lines.of_request(request)
     }
@@ -307,14 +287,14 @@ impl Ledger {
         }
     }
 
-    /// Puts a waiter as loaded by an engine: it is not dirty.
+    /// This and the other `load_` functions put a row as an engine has loaded it: it is not dirty.
     pub fn load_waiter(&mut self, waiter: Waiter) {
         self.lines.put(waiter);
     }
 
     /// Declares that all waiters for a resource, up to an arrival, are loaded.
     pub fn load_head(&mut self, key: ResourceKey, arrival: Revision) {
-        self.lines.set_head(key, arrival);
+        self.lines.heads.insert(key, arrival);
     }
 
     pub(crate) fn put_waiter(&mut self, waiter: Waiter) {
@@ -328,27 +308,22 @@ impl Ledger {
         old
     }
 
-    /// Puts a session as loaded by an engine: it is not dirty.
     pub fn load_session(&mut self, session: Session) {
         self.sessions.insert_mut(session.id, session);
     }
 
-    /// Puts a resource as loaded by an engine: it is not dirty.
     pub fn load_resource(&mut self, resource: Resource) {
         self.index(&resource.key.clone(), Some(resource));
     }
 
-    /// Puts a holder as loaded by an engine: it is not dirty.
     pub fn load_holder(&mut self, holder: Holder) {
         self.holders.insert_mut(holder.key.clone(), holder);
     }
 
-    /// Puts a spent request as loaded by an engine: it is not dirty.
     pub fn load_request(&mut self, request: RequestKey, spent: SpentRequest) {
         self.requests.insert_mut(Arc::new(request), spent);
     }
 
-    /// Puts a record as loaded by an engine: it is not dirty.
     pub fn load_record(&mut self, record: Record) {
         self.records.insert_mut(record.key(), record);
     }
@@ -484,14 +459,10 @@ impl Ledger {
     }
 
     fn count_moves(&mut self, key: &ResourceKey, was_pending: bool, is_pending: bool) {
-        if was_pending == is_pending {
-            return;
-        }
-        let of = (key.tenant.clone(), key.kind.clone());
-        let count = self.moves(&of.0, &of.1).saturating_add_signed(if is_pending { 1 } else { -1 });
-        match count {
-            0 => drop(self.moves.remove(&of)),
-            count => drop(self.moves.insert(of, count)),
+        if was_pending != is_pending {
+            let count = self.moves(&key.tenant, &key.kind);
+            let count = count.saturating_add_signed(if is_pending { 1 } else { -1 });
+            self.load_moves(key.tenant.clone(), key.kind.clone(), count);
         }
     }
 

@@ -19,49 +19,36 @@ pub enum Answer {
     Granted(Grant),
     /// The resource is not free, and the caller is in line for it.
     Waiting(Place),
-    /// The caller has left the line.
     Left,
-    /// A lease was renewed.
     Renewed(Grant),
-    /// A lease was released.
     Released(LeaseId),
     /// A lease was revoked, and its resource is held back.
     Revoked {
-        /// The lease that was revoked.
         lease: LeaseId,
         /// The time until the resource can be acquired.
         held_back_ms: u64,
     },
     /// The resource was free, and is no longer held back.
     HoldBackLifted,
-    /// A request id was spent.
     Spent,
-    /// The state document was written.
     StateWritten(StateDocument),
     /// A pending lease was created for the next holder.
     Offered(Pending),
     /// A nomination of the sweeper was decided.
     Judged {
-        /// Whether anything had in fact expired.
         expired: bool,
     },
-    /// A session was opened or renewed.
     Session(SessionView),
-    /// A session was closed.
     Closed {
-        /// How many leases were released with it.
         released: usize,
     },
-    /// A holder's row was written.
     Holder(Holder),
     /// A holder was removed, and its session ended.
     HolderRemoved {
-        /// Leases of the session that were released.
         released: usize,
         /// Leases of the session that were revoked, whose resources are held back.
         revoked: usize,
     },
-    /// A resource was declared.
     Declared {
         /// As it is now.
         resource: Resource,
@@ -70,9 +57,7 @@ pub enum Answer {
     },
     /// Watchers are notified of a change.
     Noted,
-    /// A resource or record was removed.
     Removed,
-    /// A record was written.
     Record(Record),
     /// Revisions continue above this one.
     Raised(Revision),
@@ -109,7 +94,6 @@ pub struct Place {
 /// A session as its holder sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SessionView {
-    /// The session.
     pub session: Session,
     /// Its holder, if the session was just opened.
     pub holder: Option<Holder>,
@@ -120,13 +104,9 @@ pub struct SessionView {
 /// A lease, judged at a time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeaseView {
-    /// The resource that it is on.
     pub key: ResourceKey,
-    /// Where the resource is.
     pub site: Option<Name>,
-    /// The lease.
     pub lease: Lease,
-    /// Its status at that time.
     pub status: LeaseStatus,
     /// When it expires unless it is renewed.
     pub deadline: StoreTime,
@@ -143,9 +123,7 @@ pub struct LeaseView {
 /// A pending lease, with what its next holder must know of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PendingView {
-    /// The resource that it is on.
     pub key: ResourceKey,
-    /// The pending lease.
     pub pending: Pending,
     /// Who holds the resource now.
     pub present: Option<Name>,
@@ -190,7 +168,6 @@ impl LeaseView {
         self.lease.confirm_by.map(|by| by.ms_after(self.now))
     }
 
-    /// How long it has left.
     pub fn ttl_left_ms(&self) -> u64 {
         self.deadline.ms_after(self.now)
     }
@@ -198,7 +175,6 @@ impl LeaseView {
 
 /// Why a command was refused. It changed nothing; what had already expired may have been ended.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[allow(missing_docs, reason = "most fields say all by their names")]
 pub enum Refusal {
     /// The caller's key is limited to other resources (rule 26).
     #[error("your key does not cover resource {0}")]
@@ -213,44 +189,24 @@ pub enum Refusal {
     /// There is no such resource, or none of this tenant's.
     #[error("resource {0} does not exist")]
     NoResource(ResourceKey),
-    /// Another holder has it.
     #[error("held by {holder} with token {token}, for another {retry_after_ms} ms unless it is renewed")]
     Held {
         holder: Name,
-        /// The token of the present grant.
         token: Token,
         /// When the present grant expires, unless it is renewed.
         retry_after_ms: u64,
     },
     /// It is free but held back (rule 12).
     #[error("held back for another {retry_after_ms} ms after token {token}")]
-    HeldBack {
-        /// The token of the last grant.
-        token: Token,
-        /// The time until it can be acquired.
-        retry_after_ms: u64,
-    },
+    HeldBack { token: Token, retry_after_ms: u64 },
     /// The claimed lease is not the live one: it expired, ended, or never existed.
     #[error("the lease is not active; the resource's last token is {last_token}")]
-    Lost {
-        /// The holder of the live lease, if there is one.
-        holder: Option<Name>,
-        /// The token of the last grant.
-        last_token: Token,
-    },
+    Lost { holder: Option<Name>, last_token: Token },
     /// There is no such lease, or none of this tenant's.
     #[error("lease {0} does not exist or has ended")]
     NoLease(LeaseId),
-    /// The proof does not match the lease.
     #[error("the {what} does not match the lease, which {holder} holds with token {token}")]
-    NotYours {
-        /// What did not match.
-        what: &'static str,
-        holder: Name,
-        /// The token of the present grant.
-        token: Token,
-    },
-    /// No proof was given.
+    NotYours { what: &'static str, holder: Name, token: Token },
     #[error("no proof of the lease: give its token, lease id, session or holder")]
     NoProof,
     /// The request id cannot be granted anything more (rule 7).
@@ -269,32 +225,17 @@ pub enum Refusal {
     },
     /// The session is over, or was never opened.
     #[error("session {session} {why}")]
-    NoSession {
-        session: SessionId,
-        /// Why it can do nothing more.
-        why: SessionOver,
-    },
-    /// The session belongs to another holder.
+    NoSession { session: SessionId, why: SessionOver },
     #[error("session {session} does not belong to {holder}")]
     NotYourSession { session: SessionId, holder: Name },
     /// The holder is draining or under maintenance.
     #[error("holder {0} is draining and accepts no more leases")]
     Draining(Name),
-    /// The session holds as many leases as its capacity allows.
     #[error("session {session} is at its capacity of {capacity} leases")]
-    AtCapacity {
-        session: SessionId,
-        /// How many it may hold.
-        capacity: u32,
-    },
+    AtCapacity { session: SessionId, capacity: u32 },
     /// The holder has as many leases as its capacity allows, by its name and in sessions.
     #[error("holder {holder} is at its capacity of {capacity} leases")]
-    HolderAtCapacity {
-        holder: Name,
-        /// How many it may hold.
-        capacity: u32,
-    },
-    /// The line is full.
+    HolderAtCapacity { holder: Name, capacity: u32 },
     #[error("the queue is full: {waiting} clients are already waiting {where_}")]
     QueueFull {
         waiting: u32,
@@ -308,13 +249,8 @@ pub enum Refusal {
         /// The sequence stored under the same token.
         stored: u64,
     },
-    /// The resource already has a pending lease.
     #[error("the resource is already being handed over to {holder}")]
-    AlreadyPending {
-        /// The next holder.
-        holder: Name,
-    },
-    /// As many resources of the kind are pending as the move budget allows.
+    AlreadyPending { holder: Name },
     #[error(
         "the move budget is used up: {budget} resources of kind {kind} are already being handed over; \
          try again when one of them has moved"
@@ -322,26 +258,17 @@ pub enum Refusal {
     OverBudget {
         /// The most that may be pending at a time.
         budget: u32,
-        /// The kind of resource.
         kind: Name,
     },
-    /// A held resource can only be deleted by force.
     #[error("the resource is held by {holder} with token {token}; delete it with force, or release it first")]
-    InUse {
-        holder: Name,
-        /// The token of the present grant.
-        token: Token,
-    },
-    /// It exists already.
+    InUse { holder: Name, token: Token },
     #[error("already exists")]
     Exists,
     /// There is no such holder, or none of this tenant's.
     #[error("holder {0} does not exist")]
     NoHolder(Name),
-    /// There is no such record.
     #[error("{collection} {id} does not exist")]
     NoRecord { collection: Name, id: Name },
-    /// The record was changed after it was read: read it again.
     #[error("{collection} {id} was changed concurrently; read it again")]
     RecordChanged { collection: Name, id: Name },
     /// A number is outside its bounds (rule 25).

@@ -11,12 +11,10 @@ pub struct Record {
     pub collection: Name,
     /// Its name among its sort.
     pub id: Name,
-    /// The document.
     pub document: Document,
 }
 
 impl Record {
-    /// Its identity.
     pub fn key(&self) -> (Name, Name) {
         (self.collection.clone(), self.id.clone())
     }

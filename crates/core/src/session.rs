@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     key::{Document, HolderKey, Name, SessionId},
-    time::{Revision, StoreTime},
+    time::{Moment, Revision, StoreTime},
 };
 
 /// What a session may still do. Death by time is not a standing: it is judged by [`Session::is_live`].
@@ -24,20 +24,16 @@ pub enum Standing {
 pub struct Session {
     /// Its identity, made by the engine, never reused.
     pub id: SessionId,
-    /// Whose session it is.
     pub holder: HolderKey,
     /// The key that opened it, to which it belongs (rule 26).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by: Option<Name>,
     /// How long a heartbeat keeps it alive.
     pub ttl_ms: u64,
-    /// When it was opened.
     pub opened_at: StoreTime,
-    /// When it was last renewed.
     pub renewed_at: StoreTime,
     /// When it expires unless it is renewed.
     pub deadline: StoreTime,
-    /// What it may still do.
     pub standing: Standing,
     /// The most leases that it may hold, if its holder registered a capacity.
     pub capacity: Option<u32>,
@@ -53,6 +49,25 @@ pub struct Session {
 }
 
 impl Session {
+    /// A session that is opened at `moment`, and has nothing attached to it.
+    pub(crate) fn new(id: SessionId, holder: HolderKey, ttl_ms: u64, moment: Moment) -> Self {
+        Self {
+            id,
+            holder,
+            by: None,
+            ttl_ms,
+            opened_at: moment.now,
+            renewed_at: moment.now,
+            deadline: moment.now.plus_ms(ttl_ms),
+            standing: Standing::Current,
+            capacity: None,
+            lease_count: 0,
+            waiting: 0,
+            lease_revision: moment.revision,
+            metrics: Document::default(),
+        }
+    }
+
     /// Whether its leases are live, which lasts until its deadline whatever its standing.
     pub fn is_live(&self, now: StoreTime) -> bool {
         now < self.deadline
@@ -76,7 +91,6 @@ pub enum SessionOver {
     /// No such session is known: it was never opened, or it was closed, or it ended and was forgotten.
     #[error("does not exist or has ended; open a new session")]
     Unknown,
-    /// Its deadline has passed.
     #[error("has expired; open a new session")]
     Expired,
     /// Its holder has opened another session (rule 13).
@@ -99,13 +113,11 @@ pub enum HolderStatus {
 /// A holder that has registered, or that has a session under its name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Holder {
-    /// Its name within its tenant.
     pub key: HolderKey,
     /// Whether it registered. A holder that did not is forgotten with its session.
     pub registered: bool,
     /// Its present session, if one was opened and has not ended.
     pub session: Option<SessionId>,
-    /// Its status.
     pub status: HolderStatus,
     /// When it registered, or first opened a session.
     pub registered_at: StoreTime,

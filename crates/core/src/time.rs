@@ -35,7 +35,6 @@ impl fmt::Debug for StoreTime {
 pub struct Revision(pub u64);
 
 impl Revision {
-    /// The revision after this one.
     #[must_use]
     pub fn next(self) -> Self {
         Self(self.0 + 1)
@@ -69,14 +68,12 @@ impl fmt::Debug for Token {
 /// When a batch is decided: the store's time, read after the batch took its locks, and the last revision given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Moment {
-    /// Store time.
     pub now: StoreTime,
     /// The last revision given; the next event gets the one after it.
     pub revision: Revision,
 }
 
 impl Moment {
-    /// Gives out the next revision.
     pub fn next_revision(&mut self) -> Revision {
         self.revision = self.revision.next();
         self.revision

@@ -14,18 +14,15 @@ use crate::{
 /// with are live.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Waiter {
-    /// The resource that it waits for.
     pub key: ResourceKey,
     /// Its place: a revision of its own, so that earlier arrivals come first.
     pub arrival: Revision,
     /// The id that the grant will have.
     pub lease: LeaseId,
-    /// The holder that waits.
     pub holder: Name,
     /// The key that it waits by, to which its place belongs (rule 26).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by: Option<Name>,
-    /// What will keep the lease alive.
     pub tenure: AskedTenure,
     /// The client's name for the request.
     pub request: Option<Name>,
@@ -35,7 +32,6 @@ pub struct Waiter {
     pub undeclared: Undeclared,
     /// The waiting room of the replica that its client is connected to.
     pub room: SessionId,
-    /// When it joined the line.
     #[serde(default)]
     pub since: StoreTime,
     /// When it stops waiting.
@@ -46,7 +42,6 @@ pub struct Waiter {
 pub type PlaceKey = (ResourceKey, Revision);
 
 impl Waiter {
-    /// Its place.
     pub fn place(&self) -> PlaceKey {
         (self.key.clone(), self.arrival)
     }
@@ -74,23 +69,15 @@ impl Waiter {
 /// All lines, or the parts of them that were loaded.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Lines {
-    rows: BTreeMap<PlaceKey, Waiter>,
+    pub(crate) rows: BTreeMap<PlaceKey, Waiter>,
     leases: BTreeMap<LeaseId, PlaceKey>,
     requests: BTreeMap<RequestKey, Revision>,
     attached: BTreeSet<(SessionId, ResourceKey, Revision)>,
     /// How far a line was loaded without a gap, where it was not loaded completely.
-    heads: BTreeMap<ResourceKey, Revision>,
+    pub(crate) heads: BTreeMap<ResourceKey, Revision>,
 }
 
 impl Lines {
-    pub(crate) fn get(&self, place: &PlaceKey) -> Option<&Waiter> {
-        self.rows.get(place)
-    }
-
-    pub(crate) fn all(&self) -> impl Iterator<Item = &Waiter> {
-        self.rows.values()
-    }
-
     pub(crate) fn of(&self, key: &ResourceKey) -> impl Iterator<Item = &Waiter> {
         let range = (key.clone(), Revision(0))..=(key.clone(), Revision(u64::MAX));
         self.rows.range(range).map(|(_, waiter)| waiter)
@@ -113,10 +100,6 @@ impl Lines {
 
     pub(crate) fn is_head(&self, waiter: &Waiter) -> bool {
         self.heads.get(&waiter.key).is_some_and(|head| waiter.arrival <= *head)
-    }
-
-    pub(crate) fn set_head(&mut self, key: ResourceKey, arrival: Revision) {
-        self.heads.insert(key, arrival);
     }
 
     pub(crate) fn put(&mut self, waiter: Waiter) {

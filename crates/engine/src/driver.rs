@@ -17,7 +17,10 @@ use solehold_core::{
     outcome::{Outcome, Refusal},
     time::Moment,
 };
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch},
+    task::JoinHandle,
+};
 
 use crate::{
     clock::BootTime,
@@ -52,7 +55,6 @@ struct Job {
     _places: OwnedSemaphorePermit,
 }
 
-/// The queue of a lane.
 #[derive(Debug, Clone)]
 struct Intake {
     jobs: mpsc::Sender<Job>,
@@ -70,28 +72,14 @@ pub struct Driver {
     limits: DriverLimits,
 }
 
-/// The driver's lanes, which end after [`Driver::stop`] when all queued commands are answered.
-#[derive(Debug)]
-pub struct Lanes(Vec<tokio::task::JoinHandle<()>>);
-
-impl Lanes {
-    /// Waits until the lanes have ended.
-    pub async fn ended(self) {
-        for lane in self.0 {
-            // A lane that died was logged, and its callers got an unknown outcome.
-            let _ = lane.await;
-        }
-    }
-}
-
 impl Driver {
-    /// Starts the lanes over a store.
+    /// Starts the lanes over a store. They end after [`Self::stop`], when all queued commands are answered.
     pub fn start(
         store: Arc<dyn Store>,
         health: Arc<Health>,
         observer: Arc<dyn Observer>,
         limits: DriverLimits,
-    ) -> (Self, Lanes) {
+    ) -> (Self, Vec<JoinHandle<()>>) {
         let stop = watch::Sender::new(false);
         let mut workers = Vec::new();
         let mut start = |lane: Lane| {
@@ -106,7 +94,7 @@ impl Driver {
         };
         let news = start(Lane::News);
         let quiet = start(Lane::Quiet);
-        (Self { news, quiet, health, stop, limits }, Lanes(workers))
+        (Self { news, quiet, health, stop, limits }, workers)
     }
 
     /// Accepts no more commands; the queued ones are answered.
@@ -356,7 +344,7 @@ mod tests {
         let limits = DriverLimits::default();
         let (driver, lanes) = Driver::start(store, health.clone(), Arc::new(()), limits);
         assert!(health.check().is_ok());
-        for lane in lanes.0 {
+        for lane in lanes {
             lane.abort();
             assert!(lane.await.is_err());
         }

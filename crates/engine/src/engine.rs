@@ -20,7 +20,7 @@ use solehold_core::{
 use tokio::task::JoinHandle;
 
 use crate::{
-    driver::{Driver, Lanes},
+    driver::{Driver, DriverLimits},
     error::EngineError,
     flow::{self, Flow},
     health::Health,
@@ -28,7 +28,6 @@ use crate::{
     lease_sets::{LeaseSet, LeaseSetOutcome, LeaseSets},
     news::{KnownSet, SessionNews},
     observe::{Lane, Observer},
-    options::EngineOptions,
     store::*,
     sweeper::Sweeper,
     waiting::WaitingRoom,
@@ -37,6 +36,29 @@ use crate::{
 
 /// A task of the engine that panicked is started again after this long.
 const RESTART_AFTER: Duration = Duration::from_millis(200);
+
+/// How an engine runs.
+#[derive(Debug, Clone, Copy)]
+pub struct EngineOptions {
+    pub driver: DriverLimits,
+    pub retention: Retention,
+    /// Most leases that are nominated for expiry per second: a mass expiry is spread (rule 11).
+    pub sweep_per_second: usize,
+}
+
+impl Default for EngineOptions {
+    fn default() -> Self {
+        Self {
+            driver: DriverLimits::default(),
+            retention: Retention {
+                events_ms: 7 * 24 * 60 * 60 * 1_000,
+                events_max: 10_000_000,
+                unsent_after: None,
+            },
+            sweep_per_second: 20_000,
+        }
+    }
+}
 
 /// A running engine. Clones share it.
 #[derive(Clone)]
@@ -57,7 +79,7 @@ struct Parts {
 
 /// What runs until the engine is stopped.
 struct Tasks {
-    lanes: Lanes,
+    lanes: Vec<JoinHandle<()>>,
     tasks: Vec<JoinHandle<()>>,
 }
 
@@ -152,7 +174,6 @@ impl Engine {
         self.parts.store.clock_slack_ms()
     }
 
-    /// The longest ttl that may be asked for.
     pub fn ttl_max_ms(&self) -> u64 {
         self.parts.store.ttl_max_ms()
     }
@@ -224,19 +245,16 @@ impl Engine {
         Ok(self.parts.lease_sets.learn(view, &rows))
     }
 
-    /// Finds resources.
     pub async fn find_resources(&self, query: &ResourceQuery) -> Result<ResourcePage, EngineError> {
         self.check()?;
         Ok(self.parts.store.find_resources(query).await?)
     }
 
-    /// Finds holders.
     pub async fn find_holders(&self, query: &HolderQuery) -> Result<HolderPage, EngineError> {
         self.check()?;
         Ok(self.parts.store.find_holders(query).await?)
     }
 
-    /// All records of a collection.
     pub async fn records(&self, collection: &Name) -> Result<Vec<Record>, EngineError> {
         self.check()?;
         Ok(self.parts.store.records(collection).await?)
@@ -272,7 +290,6 @@ impl Engine {
         self.parts.hub.session_news(asked, tenant, from, wait).await
     }
 
-    /// The number of open watches.
     pub fn watchers(&self) -> usize {
         self.parts.hub.watchers()
     }
@@ -357,7 +374,10 @@ impl Engine {
         }
         self.parts.hub.stop();
         self.parts.driver.stop();
-        lanes.ended().await;
+        for lane in lanes {
+            // A lane that died was logged, and its callers got an unknown outcome.
+            let _ = lane.await;
+        }
         for task in tasks {
             // It was aborted; it only has to drop the store before that is closed.
             let _ = task.await;

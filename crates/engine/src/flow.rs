@@ -84,7 +84,6 @@ pub struct Exporter {
 }
 
 impl Exporter {
-    /// Gives one row.
     pub async fn put(&mut self, row: Row) -> Result<(), StoreError> {
         self.lines += 1;
         self.piece.push(row);

@@ -74,15 +74,11 @@ impl Health {
         }
     }
 
-    fn is_troubled(&self) -> bool {
-        self.trouble.lock().is_some()
-    }
-
     /// Probes an unavailable store until it answers; never returns.
     pub async fn probe(self: Arc<Self>, store: Arc<dyn Store>) {
         loop {
             self.troubled.notified().await;
-            while self.is_troubled() {
+            while self.trouble.lock().is_some() {
                 tokio::time::sleep(PROBE_EVERY).await;
                 self.heard(&store.load(&Footprint::default()).await);
             }

@@ -27,7 +27,6 @@ pub enum Bar {
     None,
 }
 
-/// How a history begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Beginning {
     /// Where: tokens lie above its revision.
@@ -61,7 +60,6 @@ impl std::fmt::Debug for Seal {
 /// A point of a history that was sealed by its store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SealedPoint {
-    /// How far the history had come.
     pub cursor: Cursor,
     /// PostgreSQL's timeline at that point; 0 elsewhere.
     pub timeline: u32,
@@ -80,12 +78,10 @@ impl Seal {
         Some(Self { key: key.try_into().ok()? })
     }
 
-    /// The key, to be kept in the store.
     pub fn key(&self) -> &[u8] {
         &self.key
     }
 
-    /// Seals a point of the history.
     pub fn seal(&self, proven: SealedPoint) -> String {
         let SealedPoint { cursor: Cursor { epoch, revision }, timeline } = proven;
         let text = format!("{epoch:x}.{:x}.{timeline:x}", revision.0);

@@ -36,7 +36,6 @@ pub struct LeaseSet {
     pub leases: Arc<[LeaseView]>,
     /// The leases that are pending for the session (rule 16).
     pub pending: Arc<[PendingView]>,
-    /// The revision of the last change to the set.
     pub revision: Revision,
 }
 

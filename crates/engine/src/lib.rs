@@ -19,6 +19,7 @@
 //! ```
 //! A refusal is none of these: it is an outcome (`solehold_core::outcome::Refusal`) of a command that was decided. Of
 //! all errors only [`store::StoreError::Unknown`] leaves open whether something was done.
+#![allow(missing_docs, reason = "items whose names say everything need no docs")]
 
 pub mod driver;
 #[cfg(feature = "embedded")]
@@ -32,7 +33,6 @@ mod lease_sets;
 pub mod news;
 pub mod observe;
 mod open;
-mod options;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 pub mod resident;
@@ -42,9 +42,8 @@ mod waiting;
 pub mod watch;
 
 pub use driver::DriverLimits;
-pub use engine::Engine;
+pub use engine::{Engine, EngineOptions};
 pub use error::EngineError;
 pub use lease_sets::{LeaseSet, LeaseSetOutcome};
 pub use open::open;
-pub use options::EngineOptions;
 pub use solehold_clock as clock;

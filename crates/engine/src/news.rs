@@ -28,7 +28,6 @@ use crate::{
 /// A session, and the revision of the lease set that its holder knows.
 pub type KnownSet = (SessionId, Revision);
 
-/// The answer to a request for news.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SessionNews {
     /// The sessions that something has happened to; empty if the time has passed without news.
@@ -144,7 +143,7 @@ impl Hub {
             Some(missed) => missed,
             None => {
                 let wanted = Footprint { sessions: subscription.sessions.clone(), ..Default::default() };
-                changed(asked, tenant, &self.load(&wanted).await?)
+                changed(asked, tenant, &self.store.load(&wanted).await?)
             }
         };
         if missed.is_empty() {
@@ -152,7 +151,7 @@ impl Hub {
             let _ = tokio::time::timeout(wait, subscription.subscriber.has_news.notified()).await;
         }
         // The cursor first: all news up to it has been delivered by the time that it is read.
-        let cursor = self.read_up_to();
+        let cursor = self.head.borrow().cursor;
         let mut news = std::mem::take(&mut *subscription.subscriber.news.lock());
         news.extend(missed);
         Ok(SessionNews { sessions: news, cursor })

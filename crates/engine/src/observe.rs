@@ -35,7 +35,6 @@ impl Lane {
 pub trait Observer: Send + Sync + 'static {
     /// The store has finished a batch of `commands`, successfully or not, and took `took` for it.
     fn batch(&self, _lane: Lane, _commands: usize, _took: Duration) {}
-    /// A batch was committed.
     fn committed(&self, _events: &[Event], _renewals: &[Change]) {}
     /// A sweep made `nominated` nominations, the most overdue of them `lag_ms` late.
     fn swept(&self, _nominated: usize, _lag_ms: u64) {}

@@ -11,7 +11,6 @@ use std::path::PathBuf;
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 use solehold_core::{
-    Decisions,
     command::{Command, Footprint},
     event::Event,
     key::{HolderKey, LeaseId, Name, RequestKey, ResourceKey, SessionId},
@@ -42,31 +41,19 @@ pub enum StoreError {
     #[error(
         "the store has failed over or was restored, and grants may have been lost; leases are neither granted nor renewed for another {retry_after_ms} ms"
     )]
-    Barred {
-        /// The time until commands are accepted again.
-        retry_after_ms: u64,
-    },
+    Barred { retry_after_ms: u64 },
     /// Nothing was done: the store was retired, and its data went elsewhere.
     #[error("this store was retired and its data moved to {to}; use that store")]
-    Retired {
-        /// The store that has the data now, as the operator named it.
-        to: String,
-    },
+    Retired { to: String },
     /// The store may or may not have done it, and could not be asked (rule 8).
     #[error("the outcome is unknown: {0}")]
     Unknown(String),
     /// Nothing was done: it conflicted with concurrent transactions too often.
     #[error("gave up after {attempts} attempts against concurrent transactions: {last}")]
-    Contended {
-        /// The number of attempts.
-        attempts: u32,
-        /// The error of the last attempt.
-        last: String,
-    },
+    Contended { attempts: u32, last: String },
     /// Nothing was done: another process uses the data folder.
     #[error("data folder {} is in use by {}", .folder.display(), process(*.pid))]
     InUse {
-        /// The folder.
         folder: PathBuf,
         /// The process, if it has written its id down already.
         pid: Option<u32>,
@@ -99,16 +86,9 @@ pub struct BatchDecision {
     pub revision: Revision,
 }
 
-impl From<&Decisions> for BatchDecision {
-    fn from(decisions: &Decisions) -> Self {
-        Self { events: decisions.events().cloned().collect(), revision: decisions.moment.revision }
-    }
-}
-
 /// Where the history stands. The epoch changes when the store was restored or failed over (rule 23).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Cursor {
-    /// The store's epoch.
     pub epoch: u64,
     /// The last revision seen.
     pub revision: Revision,
@@ -117,11 +97,8 @@ pub struct Cursor {
 /// Rows, and when they were so: all read in one snapshot.
 #[derive(Debug, Clone)]
 pub struct LoadedRows {
-    /// The rows.
     pub state: Ledger,
-    /// Store time.
     pub now: StoreTime,
-    /// Where the history stands.
     pub cursor: Cursor,
     /// Nothing is decided before this time ([`StoreError::Barred`]).
     pub barred_until: StoreTime,
@@ -139,38 +116,36 @@ impl LoadedRows {
 pub struct ResourceQuery {
     /// Of this tenant only; of all, if none.
     pub tenant: Option<Name>,
-    /// Of this kind only.
     pub kind: Option<Name>,
-    /// With this key only.
     pub key: Option<Name>,
-    /// At this site only.
     pub site: Option<Name>,
-    /// Held by this holder only.
     pub holder: Option<Name>,
     /// Attached to this session only, held or pending.
     pub session: Option<SessionId>,
     /// With a live lease only (`true`), or without one only (`false`): judged by time.
     pub leased: Option<bool>,
-    /// With every one of these labels only.
     pub labels: Vec<(String, String)>,
     /// Also undeclared resources, which exist while they are held or held back.
     pub undeclared: bool,
     /// After this one, in key order.
     pub after: Option<ResourceKey>,
-    /// At most this many.
     pub limit: usize,
 }
 
-/// Resources that match a query, with the sessions that their leases are attached to loaded beside them.
+/// Rows that match a query, with the sessions that they are attached to loaded beside them.
 #[derive(Debug, Clone)]
-pub struct ResourcePage {
-    /// The rows.
+pub struct Page<K> {
     pub loaded: LoadedRows,
     /// The keys that match, in order.
-    pub keys: Vec<ResourceKey>,
+    pub keys: Vec<K>,
     /// Whether there are more after the last.
     pub more: bool,
 }
+
+/// Resources, with the sessions of their leases.
+pub type ResourcePage = Page<ResourceKey>;
+/// Holders, with their present sessions.
+pub type HolderPage = Page<HolderKey>;
 
 impl ResourcePage {
     /// The leases on the resources that were found, judged by time; unswept ones show as expired.
@@ -185,41 +160,22 @@ impl ResourcePage {
 /// Which sessions or holders to find.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct HolderQuery {
-    /// Of this tenant only; of all, if none.
     pub tenant: Option<Name>,
-    /// Of this name only.
     pub name: Option<Name>,
-    /// Registered ones only.
     pub registered: bool,
     /// After this one, in order of tenant and name.
     pub after: Option<HolderKey>,
-    /// At most this many.
     pub limit: usize,
 }
 
-/// Holders that match a query, with their present sessions loaded beside them.
-#[derive(Debug, Clone)]
-pub struct HolderPage {
-    /// The rows.
-    pub loaded: LoadedRows,
-    /// The keys that match, in order.
-    pub keys: Vec<HolderKey>,
-    /// Whether there are more after the last.
-    pub more: bool,
-}
-
-/// Which events to read.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct EventQuery {
     /// After this revision.
     pub after: Revision,
-    /// Of this lease only.
     pub lease: Option<LeaseId>,
-    /// Of this resource only.
     pub resource: Option<ResourceKey>,
     /// The newest before this revision, the newest first; the oldest first, if not given.
     pub newest_before: Option<Revision>,
-    /// At most this many.
     pub limit: usize,
 }
 
@@ -233,7 +189,6 @@ impl EventQuery {
 /// Events in order, with the floor read in the same snapshot as the page (rule 18).
 #[derive(Debug, Clone)]
 pub struct EventPage {
-    /// The events.
     pub events: Vec<Event>,
     /// Events up to this revision are gone; a reader who needs one of them must start over.
     pub floor: Revision,
@@ -253,9 +208,7 @@ pub struct Nominations {
 /// How long events are kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Retention {
-    /// For at least this long.
     pub events_ms: u64,
-    /// But at most this many.
     pub events_max: u64,
     /// What comes after this revision does not go for its age: a relay has not sent it yet (rule 20).
     pub unsent_after: Option<Revision>,
@@ -276,13 +229,10 @@ impl Retention {
 /// How many rows of each kind there are.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Usage {
-    /// Active leases.
     pub live_leases: u64,
     /// Resources that are declared or held.
     pub resources: u64,
-    /// Live sessions.
     pub sessions: u64,
-    /// Places in line.
     pub waiters: u64,
 }
 
@@ -293,26 +243,19 @@ pub struct Usage {
 pub enum Row {
     /// The first line.
     Header(Header),
-    /// A session.
     Session(Session),
-    /// A holder.
     Holder(Holder),
     /// A resource with its leases and state.
     Resource(Resource),
-    /// A spent request.
     Request {
-        /// Which one.
         request: RequestKey,
-        /// What is remembered of it.
         #[serde(flatten)]
         spent: SpentRequest,
     },
-    /// A record.
     Record(Record),
     /// A waiter in line. Never in an export: a waiter is an open connection, and asks again at the new store. A waiting
     /// room is not in one either.
     Waiter(Waiter),
-    /// An event.
     Event(Event),
     /// The last line: an export that lacks it was cut off.
     End {
@@ -339,13 +282,9 @@ impl Row {
 /// What an export begins with.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Header {
-    /// The version of this format.
     pub format: u32,
-    /// Store time at the export.
     pub now: StoreTime,
-    /// The last revision given.
     pub revision: Revision,
-    /// The store's epoch.
     pub epoch: u64,
     /// Events up to this revision are not in the export.
     pub floor: Revision,
@@ -382,16 +321,12 @@ pub trait Store: Send + Sync + 'static {
     /// Reads what `footprint` names, in one snapshot, without locks.
     async fn load(&self, footprint: &Footprint) -> Result<LoadedRows, StoreError>;
 
-    /// Finds resources.
     async fn find_resources(&self, query: &ResourceQuery) -> Result<ResourcePage, StoreError>;
 
-    /// Finds holders.
     async fn find_holders(&self, query: &HolderQuery) -> Result<HolderPage, StoreError>;
 
-    /// All records of a collection.
     async fn records(&self, collection: &Name) -> Result<Vec<Record>, StoreError>;
 
-    /// Reads events.
     async fn events(&self, query: &EventQuery) -> Result<EventPage, StoreError>;
 
     /// Where the history stands, as just read from the store.
@@ -477,25 +412,11 @@ pub const EXPORT_FORMAT: u32 = 1;
 /// An export that was read and found whole.
 #[derive(Debug)]
 pub struct Import {
-    /// Its first line.
     pub header: Header,
-    /// Its rows.
     pub state: Ledger,
-    /// Its events, in order.
     pub events: Vec<Event>,
     /// How many lines stand between its first and its last.
     pub rows: u64,
-}
-
-impl Import {
-    /// Reads the lines of an export.
-    pub fn read(lines: impl IntoIterator<Item = Row>) -> Result<Self, StoreError> {
-        let mut reader = ImportReader::default();
-        for line in lines {
-            reader.take(line)?;
-        }
-        reader.finish()
-    }
 }
 
 /// Reads an export line by line; refuses one that is cut off, out of order, or of another format.
@@ -513,7 +434,6 @@ fn unusable<T>(what: impl std::fmt::Display) -> Result<T, StoreError> {
 }
 
 impl ImportReader {
-    /// Takes the next line.
     pub fn take(&mut self, row: Row) -> Result<(), StoreError> {
         self.lines += 1;
         let line = self.lines;

@@ -7,10 +7,10 @@ use solehold_core::time::Revision;
 
 use crate::{
     driver::Driver,
+    engine::EngineOptions,
     error::EngineError,
     health::Health,
     observe::Observer,
-    options::EngineOptions,
     store::{Retention, Store, StoreError},
 };
 
@@ -56,9 +56,10 @@ impl Sweeper {
     async fn maintain(&self) {
         let unsent_after = *self.unsent_after.lock();
         let retention = Retention { unsent_after, ..self.options.retention };
-        let done = self.store.maintain(&retention).await;
-        if let Err(error) = done.or_else(while_out_of_service) {
-            tracing::warn!(%error, "maintenance failed; will retry");
+        match self.store.maintain(&retention).await {
+            // A retired store needs no maintenance.
+            Ok(()) | Err(StoreError::Retired { .. }) => {}
+            Err(error) => tracing::warn!(%error, "maintenance failed; will retry"),
         }
     }
 
@@ -79,13 +80,5 @@ impl Sweeper {
         {
             tracing::warn!(%error, not_judged, "sweeper could not submit expired leases; will retry");
         }
-    }
-}
-
-/// A retired store needs no maintenance.
-fn while_out_of_service(error: StoreError) -> Result<(), StoreError> {
-    match error {
-        StoreError::Retired { .. } => Ok(()),
-        other => Err(other),
     }
 }

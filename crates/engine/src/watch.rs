@@ -30,12 +30,10 @@ use crate::{
     error::EngineError,
     flow::{self, Flow},
     news::SessionNotifier,
-    store::{Cursor, EventQuery, LoadedRows, ResourcePage, ResourceQuery, Store, StoreError},
+    store::{Cursor, EventQuery, ResourcePage, ResourceQuery, Store, StoreError},
 };
 
-/// Events in the shared window.
 const WINDOW_EVENTS: usize = 8_192;
-/// Events that are read from the store at a time.
 const PAGE_EVENTS: usize = 500;
 /// Renewals that a watcher may be behind before it misses some.
 const RENEWALS_BEHIND_MAX: usize = 1_024;
@@ -51,13 +49,10 @@ const RETRY_AFTER: Duration = Duration::from_millis(200);
 /// Selects the events of a watch. All given criteria must match.
 #[derive(Debug, Clone, Default)]
 pub struct Filter {
-    /// Of this tenant only; of all, if none.
     pub tenant: Option<Name>,
-    /// Of this kind only.
     pub kind: Option<Name>,
     /// Of this holder only; events that are about no holder are left out.
     pub holder: Option<Name>,
-    /// Renewals, too.
     pub renewals: bool,
 }
 
@@ -69,15 +64,12 @@ impl Filter {
     }
 }
 
-/// One message of a watch.
 #[derive(Debug, Clone)]
 pub enum Frame {
     /// A page of all resources that match, and the leases on them: all pages are of one moment, and the last has no
     /// more after it. Resume the watch from its cursor.
     Snapshot(Box<ResourcePage>),
-    /// An event.
     Event {
-        /// The event.
         event: Box<Event>,
         /// Resume the watch from here.
         cursor: Cursor,
@@ -87,10 +79,7 @@ pub enum Frame {
     /// Nothing else happened up to here, as just read from the store.
     Progress(Cursor),
     /// Events after the cursor are gone: take a snapshot.
-    Compacted {
-        /// Events up to here are gone.
-        floor: Cursor,
-    },
+    Compacted { floor: Cursor },
 }
 
 /// Why a watch cannot begin or continue.
@@ -101,12 +90,7 @@ pub enum WatchError {
     Engine(#[from] EngineError),
     /// The cursor is ahead of the history: it is not from this store.
     #[error("cursor {}.{} is ahead of the history, which is at {}.{}; take a new snapshot", given.epoch, given.revision.0, head.epoch, head.revision.0)]
-    Ahead {
-        /// The cursor of the request.
-        given: Cursor,
-        /// Where the history stands.
-        head: Cursor,
-    },
+    Ahead { given: Cursor, head: Cursor },
 }
 
 impl From<StoreError> for WatchError {
@@ -117,8 +101,8 @@ impl From<StoreError> for WatchError {
 
 /// How far the tail has read.
 #[derive(Debug, Clone, Copy, PartialEq)]
-struct Head {
-    cursor: Option<Cursor>,
+pub(crate) struct Head {
+    pub(crate) cursor: Option<Cursor>,
     /// Counts successful reads of the store.
     reads: u64,
     is_stopping: bool,
@@ -131,11 +115,6 @@ struct Window {
 }
 
 impl Window {
-    /// Nothing, up to `at`.
-    fn empty(at: Cursor) -> Self {
-        Self { from: at, events: VecDeque::new() }
-    }
-
     fn extend(&mut self, events: Vec<Event>) {
         self.events.extend(events.into_iter().map(Arc::new));
         let surplus = self.events.len().saturating_sub(WINDOW_EVENTS);
@@ -152,11 +131,6 @@ impl Window {
         let first = self.events.partition_point(|e| e.revision <= after.revision);
         Some(self.events.range(first..))
     }
-
-    /// A page of them.
-    fn after(&self, after: Cursor) -> Option<Vec<Arc<Event>>> {
-        Some(self.all_after(after)?.take(PAGE_EVENTS).cloned().collect())
-    }
 }
 
 /// Renewed leases that were not sent to watchers yet: each once, however often it was renewed.
@@ -168,9 +142,9 @@ struct PendingRenewals {
 
 /// Tails the store for all watchers.
 pub struct Hub {
-    store: Arc<dyn Store>,
+    pub(crate) store: Arc<dyn Store>,
     window: RwLock<Option<Window>>,
-    head: watch::Sender<Head>,
+    pub(crate) head: watch::Sender<Head>,
     renewals: broadcast::Sender<Arc<LeaseView>>,
     renewed: Mutex<PendingRenewals>,
     were_renewed: Notify,
@@ -246,11 +220,6 @@ impl Hub {
         }
     }
 
-    /// How far the tail has read.
-    pub(crate) fn read_up_to(&self) -> Option<Cursor> {
-        self.head.borrow().cursor
-    }
-
     /// Which of the sessions have news in the events after `from`; none if the window does not reach back so far.
     pub(crate) fn news_after(
         &self,
@@ -261,10 +230,6 @@ impl Hub {
         let window = self.window.read();
         let events = window.as_ref()?.all_after(from)?.filter(|event| may_see(event));
         Some(events.flat_map(|event| event.is_news_to()).filter(|id| of.contains(id)).collect())
-    }
-
-    pub(crate) async fn load(&self, wanted: &Footprint) -> Result<LoadedRows, EngineError> {
-        Ok(self.store.load(wanted).await?)
     }
 
     fn start_over(&self) {
@@ -302,7 +267,7 @@ impl Hub {
     fn advance(&self, to: Cursor, events: Vec<Event>) {
         self.notifier.notify(&events);
         let mut window = self.window.write();
-        window.get_or_insert_with(|| Window::empty(to)).extend(events);
+        window.get_or_insert_with(|| Window { from: to, events: VecDeque::new() }).extend(events);
         self.head.send_modify(|head| {
             head.cursor = Some(to);
             head.reads += 1;
@@ -311,7 +276,7 @@ impl Hub {
 
     /// A page of events after `after` from the window; none if the window does not reach back so far.
     fn window_after(&self, after: Cursor) -> Option<Vec<Arc<Event>>> {
-        self.window.read().as_ref()?.after(after)
+        Some(self.window.read().as_ref()?.all_after(after)?.take(PAGE_EVENTS).cloned().collect())
     }
 
     /// Notes renewals that were just committed here, if a watcher wants them.
@@ -390,7 +355,6 @@ impl Hub {
         Ok(watch)
     }
 
-    /// The number of open watches.
     pub fn watchers(&self) -> usize {
         self.watchers.load(Ordering::SeqCst)
     }

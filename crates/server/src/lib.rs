@@ -27,12 +27,11 @@ mod routes;
 mod serve;
 mod state;
 
-pub use context::Context;
 pub use error::ApiError;
 pub use limits::ServerLimits;
 pub use routes::{openapi_json, openapi_markdown};
 pub use serve::{
     Acceptor, Entrance, Protocols, Running, Server, ServerConfig, StartError, Tls, TlsError, TlsFiles,
 };
-pub use solehold_api::admin::Quotas;
-pub use state::{identity::Role, keys, quota::Quota};
+pub use solehold_api::admin::{Quotas, Role};
+pub use state::keys;

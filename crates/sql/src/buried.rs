@@ -13,11 +13,9 @@ use crate::{
 /// A row that was set aside, and is not claimed until it is revived.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BuriedRow {
-    /// The row.
     pub id: RowId,
     /// When it was buried, by the database's clock.
     pub at: SystemTime,
-    /// Why.
     pub reason: String,
     /// The attempts that were counted; reviving starts at zero again.
     pub attempts: i32,
@@ -47,9 +45,7 @@ impl Claims {
         reason: Option<&str>,
     ) -> Result<Vec<BuriedRow>, Error> {
         let sql = self.statements.buried.as_ref().ok_or_else(|| self.no_dead_letter())?;
-        if limit == 0 || limit > BURIED_PAGE_MAX {
-            return Err(Error::invalid("limit", limit.to_string(), format!("use 1 to {BURIED_PAGE_MAX}")));
-        }
+        Error::unless_within("limit", limit, 1..=BURIED_PAGE_MAX)?;
         let limit = limit as i64;
         let rows = client.client().query_typed(sql, &[(&limit, Type::INT8), (&reason, Type::TEXT)]).await?;
         rows.iter().map(BuriedRow::read).collect()
@@ -62,10 +58,7 @@ impl Claims {
         ids: &[RowId],
     ) -> Result<Vec<BuriedRow>, Error> {
         let sql = self.statements.buried_among.as_ref().ok_or_else(|| self.no_dead_letter())?;
-        if ids.is_empty() || ids.len() > BURIED_PAGE_MAX {
-            let wanted = format!("use 1 to {BURIED_PAGE_MAX}");
-            return Err(Error::invalid("number of ids", ids.len().to_string(), wanted));
-        }
+        Error::unless_within("number of ids", ids.len(), 1..=BURIED_PAGE_MAX)?;
         let limit = ids.len() as i64;
         let ids = Ids::collect(ids.iter())?;
         let rows = client.client().query_typed(sql, &[(&limit, Type::INT8), ids.parameter()]).await?;

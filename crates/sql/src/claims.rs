@@ -1,6 +1,6 @@
 //! Claims on the rows of one table.
 
-use std::{collections::HashMap, time::Duration};
+use std::{collections::HashMap, ops::RangeInclusive, time::Duration};
 
 use serde_json::{Map, Value};
 use tokio::sync::Semaphore;
@@ -65,7 +65,6 @@ impl Transition {
         self
     }
 
-    /// The claim that it rests on.
     pub fn proof(&self) -> &Proof {
         &self.proof
     }
@@ -75,7 +74,6 @@ impl Transition {
         self.from.as_deref()
     }
 
-    /// The state that it leads to.
     pub fn to(&self) -> &str {
         &self.to
     }
@@ -93,7 +91,6 @@ pub enum Attempts {
 }
 
 impl Claims {
-    /// Claims on this table.
     pub fn new(table: ClaimTable) -> Self {
         let statements = Statements::new(&table);
         Self { table, statements, floors: Floors::default(), turns: Semaphore::new(CLAIMS_AT_ONCE) }
@@ -106,7 +103,6 @@ impl Claims {
         self
     }
 
-    /// The table.
     pub fn table(&self) -> &ClaimTable {
         &self.table
     }
@@ -126,10 +122,8 @@ impl Claims {
         owner: &Owner,
         lease: Duration,
     ) -> Result<Vec<ClaimedRow>, Error> {
-        if limit == 0 || limit > BATCH_ROWS_MAX {
-            return Err(Error::invalid("limit", limit.to_string(), format!("use 1 to {BATCH_ROWS_MAX}")));
-        }
-        let lease_ms = milliseconds("lease", lease, LEASE_MIN, LEASE_MAX)?;
+        Error::unless_within("limit", limit, 1..=BATCH_ROWS_MAX)?;
+        let lease_ms = milliseconds("lease", lease, LEASE_MIN..=LEASE_MAX)?;
         let limit = limit as i64;
         // The semaphore is never closed.
         let turn = self.turns.acquire().await.ok();
@@ -192,7 +186,8 @@ impl Claims {
         client: &(impl GenericClient + Sync),
         transition: Transition,
     ) -> Result<ClaimOutcome, Error> {
-        only(self.transition_all(client, &[transition]).await)
+        let none = || Error::Connection("PostgreSQL returned no row for a transition".into());
+        self.transition_all(client, &[transition]).await?.pop().ok_or_else(none)
     }
 
     /// Changes the state of claimed rows, and ends their leases: where the claim holds by the database's clock and the
@@ -287,7 +282,7 @@ impl Claims {
         claims: &[Proof],
         lease: Duration,
     ) -> Result<Vec<ClaimOutcome>, Error> {
-        let ms = milliseconds("lease", lease, LEASE_MIN, LEASE_MAX)?;
+        let ms = milliseconds("lease", lease, LEASE_MIN..=LEASE_MAX)?;
         let more = vec![ms; claims.len()];
         self.change(client.client(), &self.statements.extend, claims, Some((&more, Type::FLOAT8_ARRAY))).await
     }
@@ -308,7 +303,8 @@ impl Claims {
         claims: &[(Proof, Duration)],
         attempts: Attempts,
     ) -> Result<Vec<ClaimOutcome>, Error> {
-        let pauses = claims.iter().map(|(_, pause)| milliseconds("pause", *pause, Duration::ZERO, DEFER_MAX));
+        let pauses =
+            claims.iter().map(|(_, pause)| milliseconds("pause", *pause, Duration::ZERO..=DEFER_MAX));
         let pauses = pauses.collect::<Result<Vec<f64>, _>>()?;
         let sql = match attempts {
             Attempts::Reset => &self.statements.defer_resetting,
@@ -434,10 +430,8 @@ impl<'a> Batch<'a> {
     }
 }
 
-fn milliseconds(what: &'static str, time: Duration, min: Duration, max: Duration) -> Result<f64, Error> {
-    if time < min || time > max {
-        return Err(Error::invalid(what, format!("{time:?}"), format!("use {min:?} to {max:?}")));
-    }
+fn milliseconds(what: &'static str, time: Duration, bounds: RangeInclusive<Duration>) -> Result<f64, Error> {
+    Error::unless_within(what, time, bounds)?;
     Ok(time.as_secs_f64() * 1000.0)
 }
 
@@ -445,8 +439,4 @@ fn milliseconds(what: &'static str, time: Duration, min: Duration, max: Duration
 fn cut(reason: &str) -> &str {
     let end = reason.find('\0').unwrap_or(reason.len()).min(REASON_BYTES_MAX);
     &reason[..reason.floor_char_boundary(end)]
-}
-
-fn only(outcomes: Result<Vec<ClaimOutcome>, Error>) -> Result<ClaimOutcome, Error> {
-    outcomes?.pop().ok_or_else(|| Error::Connection("PostgreSQL returned no row for a transition".into()))
 }

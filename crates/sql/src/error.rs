@@ -1,6 +1,6 @@
 //! Errors of this crate. A lost claim is not an error but a [`ClaimOutcome`](crate::ClaimOutcome).
 
-use std::error::Error as _;
+use std::{error::Error as _, ops::RangeInclusive};
 
 /// Why an operation failed. Unless it is [`Error::Invalid`], it is not known whether a change was made outside a
 /// transaction.
@@ -11,9 +11,7 @@ pub enum Error {
     Invalid {
         /// The kind of argument, such as "column".
         what: &'static str,
-        /// The argument.
         value: String,
-        /// What would be accepted.
         wanted: String,
     },
     /// PostgreSQL refused, or could not be reached.
@@ -33,6 +31,21 @@ pub enum Error {
 impl Error {
     pub(crate) fn invalid(what: &'static str, value: impl Into<String>, wanted: impl Into<String>) -> Self {
         Self::Invalid { what, value: value.into(), wanted: wanted.into() }
+    }
+
+    pub(crate) fn unless_within<T: PartialOrd + std::fmt::Debug>(
+        what: &'static str,
+        value: T,
+        bounds: RangeInclusive<T>,
+    ) -> Result<(), Self> {
+        if bounds.contains(&value) {
+            return Ok(());
+        }
+        Err(Self::invalid(
+            what,
+            format!("{value:?}"),
+            format!("use {:?} to {:?}", bounds.start(), bounds.end()),
+        ))
     }
 
     /// The SQLSTATE, if PostgreSQL gave one.

@@ -9,7 +9,7 @@
 
 use std::time::Duration;
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use solehold_clock::BootTime;
 use tokio_postgres::Row;
 
@@ -52,10 +52,9 @@ pub(crate) struct Pass<'a> {
 }
 
 impl Floors {
-    /// The way of the next claim.
     pub(crate) fn begin(&self) -> Pass<'_> {
         let began = BootTime::now();
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         state.due_first = !state.due_first;
         let full = state.fresh.is_none() || state.next_full.is_none_or(|next| began >= next);
         if full {
@@ -79,13 +78,8 @@ impl Floors {
         }
     }
 
-    /// How many full passes have been made.
     pub(crate) fn full_passes(&self) -> u64 {
-        self.lock().generation
-    }
-
-    fn lock(&self) -> MutexGuard<'_, FloorState> {
-        self.0.lock()
+        self.0.lock().generation
     }
 }
 
@@ -95,7 +89,7 @@ impl Pass<'_> {
         self.finished = true;
         let found = Header::read(header, limit, self.due_first, key_columns)?;
         let full = self.start != Start::Floor;
-        let mut state = self.floors.lock();
+        let mut state = self.floors.0.lock();
         if full {
             let took = BootTime::now().since(self.began);
             state.next_full = Some(BootTime::now().plus(pause_after(took)));
@@ -118,7 +112,7 @@ impl Drop for Pass<'_> {
     fn drop(&mut self) {
         // A full pass that failed or was given up has found nothing.
         if !self.finished && self.start != Start::Floor {
-            self.floors.lock().next_full = None;
+            self.floors.0.lock().next_full = None;
         }
     }
 }
@@ -183,7 +177,7 @@ mod tests {
     #[test]
     fn one_full_pass_at_a_time_and_a_failed_one_is_made_again() {
         let floors = Floors::default();
-        floors.lock().fresh = Some(Vec::new());
+        floors.0.lock().fresh = Some(Vec::new());
         let full = floors.begin();
         assert_eq!(full.start, Start::BeginningKnowingTheFloor);
         assert_eq!(floors.begin().start, Start::Floor);

@@ -35,6 +35,7 @@
 //! assert!(claims.table().index_names()[0].contains("payment_requests"));
 //! # Ok::<(), solehold_sql::Error>(())
 //! ```
+#![allow(missing_docs, reason = "items whose names say everything need no docs")]
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test that panics says where"))]
 
 /// The code of the guide is compiled as it stands.

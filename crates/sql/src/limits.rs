@@ -6,7 +6,6 @@ use std::time::Duration;
 pub const BATCH_ROWS_MAX: usize = 10_000;
 /// The shortest lease: below it, the round trip alone uses it up.
 pub const LEASE_MIN: Duration = Duration::from_millis(50);
-/// The longest lease.
 pub const LEASE_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 /// The longest time for which a row may be deferred.
 pub const DEFER_MAX: Duration = Duration::from_secs(366 * 24 * 60 * 60);
@@ -31,9 +30,7 @@ pub const CONTENTION_ATTEMPTS: u32 = 40;
 
 /// The most observations of one reconciler at the same time.
 pub const OBSERVATIONS_MAX: usize = 4_096;
-/// The shortest poll interval.
 pub const POLL_INTERVAL_MIN: Duration = Duration::from_millis(10);
-/// The longest poll interval.
 pub const POLL_INTERVAL_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 /// The smallest bound of the pauses while an observer is unreachable.
 pub const UNREACHABLE_BACKOFF_MIN: Duration = Duration::from_millis(10);

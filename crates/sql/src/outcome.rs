@@ -7,14 +7,10 @@ pub enum ClaimOutcome {
     /// The change was made (in the caller's transaction, if there is one).
     Done,
     /// Nothing was changed: the claim no longer held.
-    Lost {
-        /// What is known of the reason.
-        why: LossReason,
-    },
+    Lost { why: LossReason },
 }
 
 impl ClaimOutcome {
-    /// Whether the change was made.
     pub fn is_done(&self) -> bool {
         *self == Self::Done
     }
@@ -36,10 +32,8 @@ pub enum LossReason {
     Ended,
     /// The row is not in the state that the change starts from.
     State {
-        /// The state it is in.
         actual: Option<String>,
     },
-    /// The row no longer exists.
     Gone,
 }
 

@@ -26,18 +26,17 @@
 use tokio_postgres::{GenericClient, Row, types::ToSql};
 
 use crate::{
-    Error, ident,
+    Error,
+    fenced::signed,
+    ident,
     limits::{PARTITION_NAME_BYTES_MAX, WRITER_PAUSE_MS_MAX},
 };
 
 /// The partition of a topic, as a group of consumers sees it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Partition {
-    /// The group of consumers.
     pub group: String,
-    /// The topic.
     pub topic: String,
-    /// The number of the partition.
     pub number: i32,
 }
 
@@ -50,7 +49,6 @@ impl std::fmt::Display for Partition {
 /// The right to write for a partition: valid as long as its row has this epoch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tenure {
-    /// Which partition.
     pub partition: Partition,
     /// Larger at each change of owner, never used twice.
     pub epoch: i64,
@@ -62,9 +60,7 @@ pub struct Tenure {
 /// at this offset, or none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Checkpoint {
-    /// The offset of the message.
     pub offset: i64,
-    /// A digest of its content.
     pub digest: i64,
 }
 
@@ -190,8 +186,7 @@ impl Partitions {
         first: i64,
     ) -> Result<Raised, Error> {
         self.look(client, partition).await?;
-        let odd = || Error::invalid("token", token.to_string(), "a token is at least 1 and below 2^63");
-        let token = i64::try_from(token).ok().filter(|token| *token > 0).ok_or_else(odd)?;
+        let token = signed(token)?;
         let raise = format!(
             "UPDATE {} SET epoch = epoch + 1, token = $6, owner = $4, next_offset = coalesce(next_offset, $5), \
              raised_at = clock_timestamp() \
@@ -340,11 +335,8 @@ fn check_names(partition: &Partition) -> Result<(), Error> {
         }
     }
     if partition.number < 0 {
-        return Err(Error::invalid(
-            "partition",
-            partition.number.to_string(),
-            "partitions are numbered from 0",
-        ));
+        let wanted = "partitions are numbered from 0";
+        return Err(Error::invalid("partition", partition.number.to_string(), wanted));
     }
     Ok(())
 }

@@ -30,7 +30,6 @@ impl Owner {
         Ok(Self(name.into()))
     }
 
-    /// The name.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -45,7 +44,6 @@ impl std::fmt::Display for Owner {
 /// The id of a row: `uuid`, any integer, or text.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum RowId {
-    /// A `uuid`.
     Uuid(Uuid),
     /// A `smallint`, `integer` or `bigint`.
     Int(i64),
@@ -81,7 +79,6 @@ impl RowId {
         }
     }
 
-    /// As it stands in JSON.
     pub(crate) fn to_json(&self) -> serde_json::Value {
         match self {
             Self::Uuid(id) => id.to_string().into(),
@@ -139,23 +136,14 @@ impl Ids {
         if let Some(twice) = ids.clone().find(|id| !seen.insert(*id)) {
             return Err(Error::invalid("row", twice.to_string(), "name it once in a batch"));
         }
-        let all = Self::uuids(ids.clone()).or_else(|| Self::ints(ids.clone())).or_else(|| Self::texts(ids));
-        all.ok_or_else(|| Error::invalid("batch", "ids of several types", "use rows of one table"))
-    }
-
-    fn uuids<'a>(ids: impl Iterator<Item = &'a RowId>) -> Option<Self> {
         let uuid = |id: &RowId| if let RowId::Uuid(id) = id { Some(*id) } else { None };
-        ids.map(uuid).collect::<Option<_>>().map(Self::Uuid)
-    }
-
-    fn ints<'a>(ids: impl Iterator<Item = &'a RowId>) -> Option<Self> {
         let int = |id: &RowId| if let RowId::Int(id) = id { Some(*id) } else { None };
-        ids.map(int).collect::<Option<_>>().map(Self::Int)
-    }
-
-    fn texts<'a>(ids: impl Iterator<Item = &'a RowId>) -> Option<Self> {
         let text = |id: &RowId| if let RowId::Text(id) = id { Some(id.clone()) } else { None };
-        ids.map(text).collect::<Option<_>>().map(Self::Text)
+        let uuids = ids.clone().map(uuid).collect::<Option<_>>().map(Self::Uuid);
+        let all = uuids
+            .or_else(|| ids.clone().map(int).collect::<Option<_>>().map(Self::Int))
+            .or_else(|| ids.clone().map(text).collect::<Option<_>>().map(Self::Text));
+        all.ok_or_else(|| Error::invalid("batch", "ids of several types", "use rows of one table"))
     }
 
     pub(crate) fn parameter(&self) -> (&(dyn ToSql + Sync), Type) {
@@ -170,9 +158,7 @@ impl Ids {
 /// What proves a claim. Every change of the row checks it, together with the database's clock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Proof {
-    /// The row.
     pub id: RowId,
-    /// Who claimed it.
     pub owner: Owner,
     /// The number of this claim of the row: a fencing token for everything that the work touches.
     pub epoch: i64,
@@ -195,7 +181,6 @@ pub struct ClaimedRow {
 }
 
 impl ClaimedRow {
-    /// The row's id.
     pub fn id(&self) -> &RowId {
         &self.proof.id
     }

@@ -1,6 +1,6 @@
 //! The SQL statements, written once per table.
 
-use crate::table::ClaimTable;
+use crate::table::{ClaimTable, Dead};
 
 /// Where a claim begins to look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -9,11 +9,9 @@ pub(crate) enum Start {
     Beginning,
     /// The same; the floor is only compared with.
     BeginningKnowingTheFloor,
-    /// At the floor.
     Floor,
 }
 
-/// All statements of a table.
 #[derive(Debug)]
 pub(crate) struct Statements {
     claim: [String; 6],
@@ -40,14 +38,7 @@ impl Statements {
             .collect();
         Self {
             claim: claims.try_into().expect("three starts, two lanes first"),
-            extend: held(
-                table,
-                &format!(
-                    "{until} = GREATEST(t.{until}, clock_timestamp() + asked.ms * interval '1 millisecond')",
-                    until = table.until
-                ),
-                "ms",
-            ),
+            extend: held(table, &prolonged(table), "ms"),
             release: held(table, &ended(table, "NULL", Some(BEFORE_THE_CLAIM)), ""),
             defer_resetting: held(table, &ended(table, LATER, Some("0")), "ms"),
             defer_counting: held(table, &ended(table, LATER, None), "ms"),
@@ -56,24 +47,17 @@ impl Statements {
                 let buried = format!("{} = clock_timestamp(), {} = asked.reason", dead.at, dead.reason);
                 held(table, &format!("{}, {buried}", ended(table, "NULL", None)), "reason")
             }),
-            revive: table.dead.as_ref().map(|dead| {
+            revive: table.dead.as_ref().map(|Dead { at, reason }| {
+                let ClaimTable { quoted, id, .. } = table;
                 let reset = ended(table, "NULL", Some("0"));
                 format!(
-                    "UPDATE {} AS t SET {reset}, {} = NULL, {} = NULL WHERE t.{} = ANY($1) AND t.{} IS NOT NULL \
-                     RETURNING t.{}",
-                    table.quoted, dead.at, dead.reason, table.id, dead.at, table.id
+                    "UPDATE {quoted} AS t SET {reset}, {at} = NULL, {reason} = NULL \
+                     WHERE t.{id} = ANY($1) AND t.{at} IS NOT NULL RETURNING t.{id}"
                 )
             }),
             buried: buried(table, "($2::text IS NULL OR position($2 in {reason}) > 0)"),
             buried_among: buried(table, "{id} = ANY($2)"),
-            explain: format!(
-                "SELECT {id}, {owner}, COALESCE({epoch}, 0)::bigint, {state} FROM {table} WHERE {id} = ANY($1)",
-                id = table.id,
-                owner = table.owner,
-                epoch = table.epoch,
-                state = state_text(table),
-                table = table.quoted,
-            ),
+            explain: explain(table),
         }
     }
 
@@ -118,28 +102,34 @@ pub(crate) fn transition(table: &ClaimTable, columns: &[String]) -> String {
     )
 }
 
+fn prolonged(ClaimTable { until, .. }: &ClaimTable) -> String {
+    format!("{until} = GREATEST(t.{until}, clock_timestamp() + asked.ms * interval '1 millisecond')")
+}
+
+/// The rows of `$1` as they are now.
+fn explain(table: &ClaimTable) -> String {
+    let ClaimTable { quoted, id, owner, epoch, .. } = table;
+    let state = state_text(table);
+    format!("SELECT {id}, {owner}, COALESCE({epoch}, 0)::bigint, {state} FROM {quoted} WHERE {id} = ANY($1)")
+}
+
 /// A change of claimed rows. `$1` ids, `$2` epochs, `$3` owners, `$4` what `more` names, if anything.
 fn held(table: &ClaimTable, set: &str, more: &str) -> String {
+    let ClaimTable { quoted, id, .. } = table;
+    let proof = proof(table);
     let (parameter, name) = if more.is_empty() { ("", String::new()) } else { (", $4", format!(", {more}")) };
     format!(
-        "UPDATE {table} AS t SET {set} FROM unnest($1, $2, $3{parameter}) AS asked(id, epoch, owner{name}) \
-         WHERE {proof} RETURNING t.{id}",
-        table = table.quoted,
-        proof = proof(table),
-        id = table.id,
+        "UPDATE {quoted} AS t SET {set} FROM unnest($1, $2, $3{parameter}) AS asked(id, epoch, owner{name}) \
+         WHERE {proof} RETURNING t.{id}"
     )
 }
 
 /// The proof of a claim. The array beside the join keeps the planner on the key's index, whatever it believes about the
 /// join.
-fn proof(table: &ClaimTable) -> String {
+fn proof(ClaimTable { id, owner, until, epoch, .. }: &ClaimTable) -> String {
     format!(
         "t.{id} = ANY($1) AND t.{id} = asked.id AND t.{owner} = asked.owner AND t.{epoch} = asked.epoch \
-         AND t.{until} > clock_timestamp()",
-        id = table.id,
-        owner = table.owner,
-        epoch = table.epoch,
-        until = table.until,
+         AND t.{until} > clock_timestamp()"
     )
 }
 
@@ -158,17 +148,14 @@ fn ended(table: &ClaimTable, not_before: &str, attempts: Option<&str>) -> String
 
 /// Lists buried rows, the earliest first.
 fn buried(table: &ClaimTable, condition: &str) -> Option<String> {
-    let dead = table.dead.as_ref()?;
+    let ClaimTable { quoted, id, .. } = table;
+    let Dead { at, reason } = table.dead.as_ref()?;
+    let attempts = table.attempts.as_deref().unwrap_or("0");
+    let state = state_text(table);
+    let condition = condition.replace("{reason}", reason).replace("{id}", id);
     Some(format!(
-        "SELECT {id}, {at}, {reason}, COALESCE({attempts}, 0)::int, {state} FROM {table} \
-         WHERE {at} IS NOT NULL AND {condition} ORDER BY {at}, {id} LIMIT $1",
-        id = table.id,
-        at = dead.at,
-        reason = dead.reason,
-        attempts = table.attempts.as_deref().unwrap_or("0"),
-        state = state_text(table),
-        condition = condition.replace("{reason}", &dead.reason).replace("{id}", &table.id),
-        table = table.quoted,
+        "SELECT {id}, {at}, {reason}, COALESCE({attempts}, 0)::int, {state} FROM {quoted} \
+         WHERE {at} IS NOT NULL AND {condition} ORDER BY {at}, {id} LIMIT $1"
     ))
 }
 
@@ -244,22 +231,19 @@ fn due_lane(table: &ClaimTable, start: Start) -> String {
         Start::Floor => format!(" AND {due} >= COALESCE($4, '-infinity')"),
         _ => String::new(),
     };
+    let ClaimTable { quoted, id, .. } = table;
+    let open = table.open();
     format!(
-        "SELECT {id} AS id, {due} AS due_at FROM {table} \
-         WHERE {open} AND {due} IS NOT NULL AND {due} <= statement_timestamp(){from} ORDER BY {due}, {id}",
-        id = table.id,
-        table = table.quoted,
-        open = table.open(),
+        "SELECT {id} AS id, {due} AS due_at FROM {quoted} \
+         WHERE {open} AND {due} IS NOT NULL AND {due} <= statement_timestamp(){from} ORDER BY {due}, {id}"
     )
 }
 
 /// What a claim sets. By the clock at that moment: the lease's time does not run while the statement waits.
 fn leased(table: &ClaimTable) -> String {
+    let ClaimTable { owner, until, epoch, .. } = table;
     let mut set = format!(
-        "{owner} = $2, {until} = clock_timestamp() + $3 * interval '1 millisecond', {epoch} = COALESCE({epoch}, 0) + 1",
-        owner = table.owner,
-        until = table.until,
-        epoch = table.epoch,
+        "{owner} = $2, {until} = clock_timestamp() + $3 * interval '1 millisecond', {epoch} = COALESCE({epoch}, 0) + 1"
     );
     if let Some(attempts) = &table.attempts {
         set += &format!(", {attempts} = COALESCE({attempts}, 0) + 1");

@@ -30,7 +30,6 @@ pub struct ClaimTable {
     pub(crate) indexes: Vec<Vec<String>>,
 }
 
-/// Where a row is buried.
 #[derive(Debug, Clone)]
 pub(crate) struct Dead {
     pub(crate) at: String,
@@ -72,70 +71,62 @@ impl ClaimTable {
 /// Builds a [`ClaimTable`]. What is wrong is said by [`build`](Self::build).
 #[derive(Debug, Clone)]
 pub struct ClaimTableBuilder {
-    table: String,
-    id: String,
-    state: Option<String>,
-    state_type: String,
-    claimable: String,
-    order: Vec<String>,
+    /// With names as they were given.
+    table: ClaimTable,
     priority: Option<String>,
-    lease: [String; 3],
-    attempts: Option<String>,
-    next_attempt: Option<String>,
-    dead: Option<(String, String)>,
-    touched: Option<String>,
-    payload: Vec<String>,
-    indexes: Vec<Vec<String>>,
 }
 
 impl ClaimTableBuilder {
     fn new(table: &str) -> Self {
-        Self {
-            table: table.to_owned(),
+        let table = ClaimTable {
+            name: table.to_owned(),
+            quoted: String::new(),
             id: "id".into(),
             state: None,
             state_type: "text".into(),
             claimable: "true".into(),
             order: Vec::new(),
-            priority: None,
-            lease: ["lease_owner", "lease_until", "lease_epoch"].map(str::to_owned),
+            owner: "lease_owner".into(),
+            until: "lease_until".into(),
+            epoch: "lease_epoch".into(),
             attempts: None,
             next_attempt: None,
             dead: None,
             touched: None,
             payload: Vec::new(),
             indexes: Vec::new(),
-        }
+        };
+        Self { table, priority: None }
     }
 
     /// The key's column: `uuid`, an integer or text.
     pub fn id(mut self, column: &str) -> Self {
-        self.id = column.to_owned();
+        self.table.id = column.to_owned();
         self
     }
 
     /// The column that transitions change.
     pub fn state(mut self, column: &str) -> Self {
-        self.state = Some(column.to_owned());
+        self.table.state = Some(column.to_owned());
         self
     }
 
     /// The type of the state column where it is not text, such as an enum's `schema.name`.
     pub fn state_type(mut self, name: &str) -> Self {
-        self.state_type = name.to_owned();
+        self.table.state_type = name.to_owned();
         self
     }
 
     /// Which rows are open, in SQL over the table's columns. It becomes part of an index, so it must not depend on the
     /// time.
     pub fn claimable(mut self, sql: &str) -> Self {
-        self.claimable = sql.to_owned();
+        self.table.claimable = sql.to_owned();
         self
     }
 
     /// The order in which fresh rows are claimed, ascending; the id is always the last of it.
     pub fn order<'a>(mut self, columns: impl IntoIterator<Item = &'a str>) -> Self {
-        self.order = columns.into_iter().map(str::to_owned).collect();
+        self.table.order = columns.into_iter().map(str::to_owned).collect();
         self
     }
 
@@ -147,44 +138,45 @@ impl ClaimTableBuilder {
 
     /// The columns of the lease: `text`, `timestamptz`, `bigint`.
     pub fn lease(mut self, owner: &str, until: &str, epoch: &str) -> Self {
-        self.lease = [owner, until, epoch].map(str::to_owned);
+        let table = &mut self.table;
+        [table.owner, table.until, table.epoch] = [owner, until, epoch].map(str::to_owned);
         self
     }
 
     /// Counts claims without a result (`integer`), so that rows that kill their workers can be recognised.
     pub fn attempts(mut self, column: &str) -> Self {
-        self.attempts = Some(column.to_owned());
+        self.table.attempts = Some(column.to_owned());
         self
     }
 
     /// Keeps the time before which a deferred row is not claimed (`timestamptz`). Without it, the lease's end says so.
     pub fn next_attempt(mut self, column: &str) -> Self {
-        self.next_attempt = Some(column.to_owned());
+        self.table.next_attempt = Some(column.to_owned());
         self
     }
 
     /// Where a row that cannot be worked on is buried: when (`timestamptz`) and why (`text`). A buried row is not
     /// claimed.
     pub fn dead_letter(mut self, at: &str, reason: &str) -> Self {
-        self.dead = Some((at.to_owned(), reason.to_owned()));
+        self.table.dead = Some(Dead { at: at.to_owned(), reason: reason.to_owned() });
         self
     }
 
     /// A `timestamptz` that each transition sets to the database's time, such as `updated_at`.
     pub fn touched(mut self, column: &str) -> Self {
-        self.touched = Some(column.to_owned());
+        self.table.touched = Some(column.to_owned());
         self
     }
 
     /// The columns that a claim returns beside the id.
     pub fn payload<'a>(mut self, columns: impl IntoIterator<Item = &'a str>) -> Self {
-        self.payload = columns.into_iter().map(str::to_owned).collect();
+        self.table.payload = columns.into_iter().map(str::to_owned).collect();
         self
     }
 
     /// One more index for the migrations to make, for the application's own queries.
     pub fn index<'a>(mut self, columns: impl IntoIterator<Item = &'a str>) -> Self {
-        self.indexes.push(columns.into_iter().map(str::to_owned).collect());
+        self.table.indexes.push(columns.into_iter().map(str::to_owned).collect());
         self
     }
 
@@ -198,31 +190,32 @@ impl ClaimTableBuilder {
             names.iter().map(|name| ident::column(name)).collect()
         };
         let optional = |name: &Option<String>| name.as_deref().map(ident::column).transpose();
-        let [owner, until, epoch] = &self.lease;
-        let order: Vec<String> = self.priority.iter().chain(&self.order).cloned().collect();
+        let Self { table, priority } = self;
+        let quoted = ident::table(&table.name)?;
+        let id = ident::column(&table.id)?;
+        let order: Vec<String> = priority.into_iter().chain(table.order).collect();
         Ok(ClaimTable {
-            quoted: ident::table(&self.table)?,
-            id: ident::column(&self.id)?,
-            state: optional(&self.state)?,
-            state_type: state_type(&self.state_type)?,
-            claimable: condition(self.claimable)?,
-            order: columns(&order)?
-                .into_iter()
-                .filter(|column| *column != format!("\"{}\"", self.id))
-                .collect(),
-            owner: ident::column(owner)?,
-            until: ident::column(until)?,
-            epoch: ident::column(epoch)?,
-            attempts: optional(&self.attempts)?,
-            next_attempt: optional(&self.next_attempt)?,
-            dead: match &self.dead {
-                Some((at, reason)) => Some(Dead { at: ident::column(at)?, reason: ident::column(reason)? }),
+            state: optional(&table.state)?,
+            state_type: state_type(&table.state_type)?,
+            claimable: condition(table.claimable)?,
+            order: columns(&order)?.into_iter().filter(|column| *column != id).collect(),
+            owner: ident::column(&table.owner)?,
+            until: ident::column(&table.until)?,
+            epoch: ident::column(&table.epoch)?,
+            attempts: optional(&table.attempts)?,
+            next_attempt: optional(&table.next_attempt)?,
+            dead: match table.dead {
+                Some(Dead { at, reason }) => {
+                    Some(Dead { at: ident::column(&at)?, reason: ident::column(&reason)? })
+                }
                 None => None,
             },
-            touched: optional(&self.touched)?,
-            payload: columns(&self.payload)?,
-            indexes: self.indexes.iter().map(|names| columns(names)).collect::<Result<_, _>>()?,
-            name: self.table,
+            touched: optional(&table.touched)?,
+            payload: columns(&table.payload)?,
+            indexes: table.indexes.iter().map(|names| columns(names)).collect::<Result<_, _>>()?,
+            name: table.name,
+            quoted,
+            id,
         })
     }
 }
@@ -250,11 +243,9 @@ fn condition(sql: String) -> Result<String, Error> {
     }
     let comment = sql.contains("--") || sql.contains("/*");
     if depth != 0 || in_string || comment || sql.trim().is_empty() {
-        return Err(Error::invalid(
-            "claimable condition",
-            sql,
-            "use one SQL condition with balanced parentheses and quotes, without comments or semicolons",
-        ));
+        let wanted =
+            "use one SQL condition with balanced parentheses and quotes, without comments or semicolons";
+        return Err(Error::invalid("claimable condition", sql, wanted));
     }
     Ok(sql)
 }

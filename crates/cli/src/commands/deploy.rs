@@ -1,14 +1,13 @@
 //! `solehold deploy`: shift work between deployment groups.
 
 use clap::Subcommand;
-use reqwest::Method;
 use solehold_api::{
     paths,
     placement::{Deployment, DeploymentList, PostShift, ShiftState},
 };
 
 use crate::{
-    client::Client,
+    client::{Client, Method},
     error::{CommandError, CommandResult},
     global::GlobalArgs,
     human::count,

@@ -3,12 +3,11 @@
 use std::{collections::BTreeMap, num::NonZeroUsize};
 
 use clap::{Args, Subcommand, ValueEnum};
-use reqwest::Method;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::{
-    client::{Client, ServerArgs},
+    client::{Client, Method, Peer, Query, ServerArgs},
     error::{CommandError, CommandResult},
     global::GlobalArgs,
     output::{self, or_dash},
@@ -169,9 +168,9 @@ struct Mark {
 /// Runs it.
 pub async fn run(args: JobArgs, server: &ServerArgs, global: &GlobalArgs) -> CommandResult {
     let asked = args.orchestrator.filter(|text| !text.is_empty()).unwrap_or_else(|| DEFAULT.to_owned());
-    let server = ServerArgs { server: Some(asked), tenant: None, ..server.clone() };
-    let client = Client::new(&server).map_err(in_our_words)?;
-    let done = match args.command {
+    let peer = Peer::Orchestrator;
+    let client = Client::new(&ServerArgs { server: Some(asked), tenant: None, peer, ..server.clone() })?;
+    match args.command {
         JobCommand::Ls { state, limit } => ls(state, limit, &client, global).await,
         JobCommand::Get { job } => get(&job, &client, global).await,
         JobCommand::Cancel { job } => {
@@ -193,20 +192,7 @@ pub async fn run(args: JobArgs, server: &ServerArgs, global: &GlobalArgs) -> Com
         }
         JobCommand::Marks(MarksCommand::Ls { id, limit }) => marks(id, limit, &client, global).await,
         JobCommand::Marks(MarksCommand::Clear { id, kind }) => clear(&id, kind, &client, global).await,
-    };
-    done.map_err(in_our_words)
-}
-
-/// What is asked here is an orchestrator.
-fn in_our_words(failure: CommandError) -> CommandError {
-    let message = failure
-        .message
-        .replace(
-            "is `solehold serve` running there? --server or SOLEHOLD_SERVER names another",
-            "is `solehold orchestrator` running there? --orchestrator or SOLEHOLD_ORCHESTRATOR names another",
-        )
-        .replace("--server:", "--orchestrator:");
-    CommandError { message, ..failure }
+    }
 }
 
 /// A path, each part of it encoded.
@@ -218,7 +204,7 @@ fn path(parts: &[&str]) -> String {
 async fn list(
     client: &Client,
     what: &str,
-    query: &[(&str, Option<String>)],
+    query: Query<'_>,
     limit: Option<NonZeroUsize>,
 ) -> CommandResult<Vec<Value>> {
     let limit = limit.map_or(usize::MAX, NonZeroUsize::get);

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use reqwest::Method;
 use serde::Serialize;
 use serde_json::{Number, json};
 use solehold_api::{
@@ -18,7 +17,7 @@ use solehold_api::{
 use uuid::Uuid;
 
 use crate::{
-    client::{Client, Page},
+    client::{Client, Method, Page},
     commands::watch,
     error::{CommandError, CommandResult},
     global::GlobalArgs,

@@ -13,7 +13,7 @@ use solehold_api::{
 use solehold_core::session::Standing;
 
 use crate::{
-    client::{Client, Page, ServerArgs},
+    client::{Client, Page, ServerArgs, Url},
     error::CommandResult,
     global::GlobalArgs,
     human::duration_ms,
@@ -112,7 +112,7 @@ impl Replica {
 }
 
 async fn list_replicas(server: &ServerArgs, global: &GlobalArgs) -> CommandResult {
-    let one = |url: reqwest::Url| ServerArgs { server: Some(url.to_string()), ..server.clone() };
+    let one = |url: Url| ServerArgs { server: Some(url.to_string()), ..server.clone() };
     let replicas = try_join_all(server.urls()?.into_iter().map(one).map(Replica::ask)).await?;
     if global.json {
         return output::json(&json!({ "replicas": replicas }));

@@ -7,7 +7,6 @@ use std::{
 };
 
 use clap::{Args, Subcommand};
-use reqwest::Method;
 use solehold_api::{
     paths,
     placement::{PlacementSettings, PutPlacement},
@@ -15,7 +14,7 @@ use solehold_api::{
 use solehold_core::placement::Policy;
 
 use crate::{
-    client::Client,
+    client::{Client, Method},
     error::{CommandError, CommandResult, ValueError},
     global::GlobalArgs,
     human::duration_ms,

@@ -3,7 +3,6 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use clap::{Args, Subcommand};
-use reqwest::Method;
 use serde_json::{Value, json};
 use solehold_api::{
     hand_over::{OfferResource, OfferedLease},
@@ -14,7 +13,7 @@ use solehold_api::{
 };
 
 use crate::{
-    client::{Client, Page},
+    client::{Client, Method, Page},
     error::CommandResult,
     global::GlobalArgs,
     human::duration_ms,

@@ -1,7 +1,6 @@
 //! `solehold runner`: see, drain and remove runners.
 
 use clap::Subcommand;
-use reqwest::Method;
 use serde_json::json;
 use solehold_api::{
     leases::LeaseList,
@@ -13,7 +12,7 @@ use solehold_clock::wall_ms;
 use uuid::Uuid;
 
 use crate::{
-    client::{Client, Page},
+    client::{Client, Method, Page},
     error::CommandResult,
     global::GlobalArgs,
     human::{ago, count, duration_ms},

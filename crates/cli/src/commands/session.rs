@@ -1,7 +1,6 @@
 //! `solehold session`: see and close sessions.
 
 use clap::Subcommand;
-use reqwest::Method;
 use serde_json::json;
 use solehold_api::{
     paths,
@@ -12,7 +11,7 @@ use solehold_core::session::Standing;
 use uuid::Uuid;
 
 use crate::{
-    client::Client,
+    client::{Client, Method},
     commands::node::word,
     error::CommandResult,
     global::GlobalArgs,

@@ -7,7 +7,6 @@
 use std::time::Duration;
 
 use clap::Args;
-use reqwest::Response;
 use serde_json::{Value, json};
 use solehold_api::{
     paths,
@@ -20,7 +19,7 @@ use solehold_core::{event::EventName, time::StoreTime};
 
 use super::ending_signals;
 use crate::{
-    client::Client,
+    client::{Client, Response},
     commands::lease,
     error::{CommandError, CommandResult},
     exit::Exit,

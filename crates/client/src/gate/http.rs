@@ -20,21 +20,21 @@ use std::collections::VecDeque;
 use super::source::{Frames, NoWatch, Source};
 use crate::{
     authority::AuthorityError,
-    http::{Call, Http, Lane, denied, transport::root_cause},
+    http::{Http, Lane, denied, pool::Call, transport::root_cause},
 };
 
 #[async_trait]
 impl Source for Http {
     async fn head(&self) -> Result<Cursor, AuthorityError> {
         let call = self.call(Method::GET, paths::READY.to_owned());
-        let ready = self.servers().ask::<Ready>(Lane::Work, &call).await?.map_err(denied)?;
+        let ready = self.ask::<Ready>(Lane::Work, call).await?.map_err(denied)?;
         ready.cursor.ok_or_else(|| AuthorityError::unreachable("the server does not say how far it is"))
     }
 
     async fn newest(&self, key: &ResourceKey) -> Result<(MarkLookup, Option<u64>), AuthorityError> {
         let path = paths::resource(key.kind.as_str(), key.key.as_str());
         let call = of_tenant(self, self.call(Method::GET, path), &key.tenant);
-        match self.servers().ask::<resources::ResourceBody>(Lane::Work, &call).await? {
+        match self.ask::<resources::ResourceBody>(Lane::Work, call).await? {
             Ok(resource) => {
                 let session = resource.lease.and_then(|lease| lease.session_id).map(SessionId);
                 let newest = Mark { token: Token(resource.last_token), session };

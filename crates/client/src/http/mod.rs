@@ -3,6 +3,7 @@
 mod config;
 mod error;
 mod no_answer;
+pub mod pool;
 mod servers;
 pub mod transport;
 mod trust;
@@ -13,15 +14,16 @@ use std::{sync::Arc, time::Duration};
 use async_trait::async_trait;
 use parking_lot::RwLock;
 use reqwest::Method;
+use serde::de::IgnoredAny;
 use solehold_api::{
-    batch::{AcquireItem, Batch, BatchResults, ReleaseItem, RenewItem},
+    batch::{Batch, BatchResults},
     hand_over::{self, AskNews, KnownSession, OfferResource, OfferedLease},
     limits::{OFFER_TTL, WAIT_MS_MAX},
     paths,
     problem::ErrorCode,
     resources::{self, CancelRequest, PutState, ReleaseResource},
     runners::{RegisterRunner, RegisteredRunner},
-    sessions::{ClosedSession, HeartbeatSession, NodeList, OpenSession, SessionBody},
+    sessions::{HeartbeatSession, NodeList, OpenSession, SessionBody},
     watch::Cursor,
 };
 use solehold_core::{
@@ -30,9 +32,9 @@ use solehold_core::{
 };
 use uuid::Uuid;
 
-use self::servers::Servers;
-pub(crate) use self::servers::{Call, Lane};
+pub(crate) use self::servers::Lane;
 pub use self::{config::HttpConfig, error::HttpError};
+use self::{pool::Call, servers::Servers};
 use crate::{
     authority::{
         AcquireRequest, Attributes, Authority, AuthorityError, Beat, Completion, EVENTS_BEFORE_GRANT_MAX,
@@ -91,9 +93,18 @@ impl Http {
         self.servers.read().clone()
     }
 
+    pub(crate) async fn ask<T: serde::de::DeserializeOwned>(&self, lane: Lane, call: Call) -> Reply<T> {
+        self.servers().ask(lane, &call).await
+    }
+
+    /// Sends what is answered with nothing of interest.
+    async fn tell(&self, call: Call) -> Reply<()> {
+        Ok(self.ask::<IgnoredAny>(Lane::Work, call).await?.map(|_| ()))
+    }
+
     /// Reads something that is not part of keeping leases, such as what a runner is assigned.
     pub async fn get<T: serde::de::DeserializeOwned>(&self, path: String) -> Reply<T> {
-        self.servers().ask(Lane::Work, &self.call(Method::GET, path)).await
+        self.ask(Lane::Work, self.call(Method::GET, path)).await
     }
 
     /// Reads something like that which may be answered only after a while.
@@ -102,20 +113,17 @@ impl Http {
         path: String,
         wait: Duration,
     ) -> Reply<T> {
-        let call = self.call(Method::GET, path).within(wait + self.timeout);
-        self.servers().ask(Lane::Waits, &call).await
+        self.ask(Lane::Waits, Call::new(Method::GET, path, wait + self.timeout)).await
     }
 
     /// Writes something that is not part of keeping leases, such as the status of a runner.
     pub async fn put(&self, path: String, body: &impl serde::Serialize) -> Reply<()> {
-        let call = self.call(Method::PUT, path).body(body)?;
-        Ok(self.servers().ask::<serde_json::Value>(Lane::Work, &call).await?.map(|_| ()))
+        self.tell(self.call(Method::PUT, path).body(body)).await
     }
 
     /// Tells the server something that is not part of keeping leases, such as that work failed.
     pub async fn post(&self, path: String, body: &impl serde::Serialize) -> Reply<()> {
-        let call = self.call(Method::POST, path).body(body)?.once();
-        Ok(self.servers().ask::<serde_json::Value>(Lane::Work, &call).await?.map(|_| ()))
+        self.tell(self.call(Method::POST, path).body(body).once()).await
     }
 
     /// Registers the runner. The answer says nothing of the slack of the store's clock, so a heartbeat follows.
@@ -127,8 +135,8 @@ impl Http {
             follows: follows.map(|session| session.0),
             ..runner.clone()
         };
-        let call = self.call(Method::POST, paths::runner_register()).idempotent(*id).body(&body)?;
-        let registered = match self.servers().ask::<RegisteredRunner>(Lane::Beats, &call).await? {
+        let call = self.call(Method::POST, paths::runner_register()).idempotent(*id).body(&body);
+        let registered = match self.ask::<RegisteredRunner>(Lane::Beats, call).await? {
             Ok(registered) => registered,
             Err(refusal) => return Ok(Err(refusal)),
         };
@@ -143,68 +151,40 @@ impl Http {
     }
 
     pub(crate) fn call(&self, method: Method, path: String) -> Call {
-        Call::new(method, path).within(self.timeout)
+        Call::new(method, path, self.timeout)
     }
 
     /// One request for operations of one sort.
     async fn batch<T: serde::Serialize>(
         &self,
         call: Call,
-        resources: Vec<ResourceName>,
-        items: Vec<T>,
-    ) -> Vec<Reply<Completion>> {
-        let count = items.len();
-        let call = match call.body(&Batch { items }) {
-            Ok(call) => call,
-            Err(error) => return vec![Err(error); count],
+        operations: BatchOf<T>,
+        outcomes: &mut [Reply<Completion>],
+    ) {
+        if operations.is_empty() {
+            return;
+        }
+        let (places, items): (Vec<_>, Vec<T>) = operations.into_iter().unzip();
+        let got = match self.ask::<BatchResults>(Lane::Work, call.body(&Batch { items })).await {
+            Err(error) => vec![Err(error); places.len()],
+            Ok(Err(refusal)) => vec![Ok(Err(refusal)); places.len()],
+            Ok(Ok(BatchResults { results })) if results.len() != places.len() => {
+                let odd = format!("{} results for {} items", results.len(), places.len());
+                vec![Err(AuthorityError::Unknown(odd)); places.len()]
+            }
+            Ok(Ok(BatchResults { results })) => {
+                let resources = places.iter().map(|(_, resource)| resource.clone());
+                resources.zip(results).map(|(resource, item)| wire::outcome(resource, item)).collect()
+            }
         };
-        match self.servers().ask::<BatchResults>(Lane::Work, &call).await {
-            Err(error) => vec![Err(error); count],
-            Ok(Err(refusal)) => vec![Ok(Err(refusal)); count],
-            Ok(Ok(results)) if results.results.len() != count => {
-                let odd = format!("{} results for {count} items", results.results.len());
-                vec![Err(AuthorityError::Unknown(odd)); count]
-            }
-            Ok(Ok(results)) => {
-                resources.into_iter().zip(results.results).map(|(r, item)| wire::outcome(r, item)).collect()
-            }
+        for ((at, _), outcome) in places.into_iter().zip(got) {
+            outcomes[at] = outcome;
         }
     }
 }
 
-/// Operations of one sort each, with the places that their outcomes go to.
-#[derive(Default)]
-struct OperationsByKind {
-    acquires: (Vec<usize>, Vec<ResourceName>, Vec<AcquireItem>),
-    renewals: (Vec<usize>, Vec<ResourceName>, Vec<RenewItem>),
-    releases: (Vec<usize>, Vec<ResourceName>, Vec<ReleaseItem>),
-}
-
-impl OperationsByKind {
-    fn sort(operations: Vec<Operation>) -> Self {
-        let mut sorted = Self::default();
-        for (at, operation) in operations.into_iter().enumerate() {
-            match operation {
-                Operation::Acquire(ask) => {
-                    sorted.acquires.0.push(at);
-                    sorted.acquires.2.push(wire::acquire(&ask));
-                    sorted.acquires.1.push(ask.resource);
-                }
-                Operation::Renew(held) => {
-                    sorted.renewals.0.push(at);
-                    sorted.renewals.2.push(wire::renew(&held));
-                    sorted.renewals.1.push(held.resource);
-                }
-                Operation::Release { held, state } => {
-                    sorted.releases.0.push(at);
-                    sorted.releases.2.push(wire::release(&held, state));
-                    sorted.releases.1.push(held.resource);
-                }
-            }
-        }
-        sorted
-    }
-}
+/// Operations of one sort, each with the place that its outcome goes to.
+type BatchOf<T> = Vec<((usize, ResourceName), T)>;
 
 #[async_trait]
 impl Authority for Http {
@@ -220,8 +200,8 @@ impl Authority for Http {
             follows: follows.map(|session| session.0),
             ..Default::default()
         };
-        let call = self.call(Method::POST, paths::sessions()).idempotent(*id).body(&body)?;
-        Ok(self.servers().ask::<SessionBody>(Lane::Beats, &call).await?.map(wire::beat))
+        let call = self.call(Method::POST, paths::sessions()).idempotent(*id).body(&body);
+        Ok(self.ask::<SessionBody>(Lane::Beats, call).await?.map(wire::beat))
     }
 
     async fn heartbeat(
@@ -234,36 +214,32 @@ impl Authority for Http {
         let sealed_cursor = sealed_cursor.map(str::to_owned);
         let body = HeartbeatSession { metrics: Some(wire::metrics(metrics)), sealed_cursor };
         let path = paths::session_heartbeat(&session.to_string());
-        let call = Call::new(Method::PUT, path).in_all(attempt.within).beside(attempt.beside).body(&body)?;
-        Ok(self.servers().ask::<SessionBody>(Lane::Beats, &call).await?.map(wire::beat))
+        let call = Call::new(Method::PUT, path, attempt.within).in_all(attempt.beside).body(&body);
+        Ok(self.ask::<SessionBody>(Lane::Beats, call).await?.map(wire::beat))
     }
 
     async fn close(&self, session: SessionId) -> Reply<()> {
-        let call = self.call(Method::DELETE, paths::session(&session.to_string()));
-        Ok(self.servers().ask::<ClosedSession>(Lane::Work, &call).await?.map(|_| ()))
+        self.tell(self.call(Method::DELETE, paths::session(&session.to_string()))).await
     }
 
     async fn submit(&self, operations: Vec<Operation>) -> Vec<Reply<Completion>> {
-        let unanswered = || Err(AuthorityError::Unknown("it was not answered".to_owned()));
-        let mut outcomes: Vec<Reply<Completion>> = operations.iter().map(|_| unanswered()).collect();
-        let OperationsByKind { acquires, renewals, releases } = OperationsByKind::sort(operations);
-        let mut take = |places: Vec<usize>, got: Vec<Reply<Completion>>| {
-            for (at, outcome) in places.into_iter().zip(got) {
-                outcomes[at] = outcome;
+        let unanswered = Err(AuthorityError::Unknown("it was not answered".to_owned()));
+        let mut outcomes = vec![unanswered; operations.len()];
+        let mut acquires = BatchOf::new();
+        let mut renewals = BatchOf::new();
+        let mut releases = BatchOf::new();
+        for (at, operation) in operations.into_iter().enumerate() {
+            match operation {
+                Operation::Acquire(ask) => acquires.push(((at, ask.resource.clone()), wire::acquire(&ask))),
+                Operation::Renew(held) => renewals.push(((at, held.resource.clone()), wire::renew(&held))),
+                Operation::Release { held, state } => {
+                    releases.push(((at, held.resource.clone()), wire::release(&held, state)));
+                }
             }
-        };
-        if !acquires.0.is_empty() {
-            let call = self.call(Method::POST, paths::batch_acquire());
-            take(acquires.0, self.batch(call, acquires.1, acquires.2).await);
         }
-        if !renewals.0.is_empty() {
-            let call = self.call(Method::POST, paths::batch_renew());
-            take(renewals.0, self.batch(call, renewals.1, renewals.2).await);
-        }
-        if !releases.0.is_empty() {
-            let call = self.call(Method::POST, paths::batch_release()).once();
-            take(releases.0, self.batch(call, releases.1, releases.2).await);
-        }
+        self.batch(self.call(Method::POST, paths::batch_acquire()), acquires, &mut outcomes).await;
+        self.batch(self.call(Method::POST, paths::batch_renew()), renewals, &mut outcomes).await;
+        self.batch(self.call(Method::POST, paths::batch_release()).once(), releases, &mut outcomes).await;
         outcomes
     }
 
@@ -274,11 +250,8 @@ impl Authority for Http {
             kind => paths::resource_lease(kind, resource.key.as_str()),
         };
         let wait = wait.min(self.wait_max());
-        let call = match Call::new(Method::POST, path).body(&wire::waiting(ask, wait)) {
-            Ok(call) => call.within(wait + self.timeout),
-            Err(error) => return Some(Err(error)),
-        };
-        match self.servers().ask::<resources::GrantBody>(Lane::Waits, &call).await {
+        let call = Call::new(Method::POST, path, wait + self.timeout).body(&wire::waiting(ask, wait));
+        match self.ask::<resources::GrantBody>(Lane::Waits, call).await {
             Ok(Err(refusal)) if refusal.code == ErrorCode::NoSuchRoute => None,
             answer => Some(answer.map(|outcome| outcome.map(|grant| wire::granted(resource.clone(), grant)))),
         }
@@ -287,8 +260,7 @@ impl Authority for Http {
     async fn cancel(&self, resource: &ResourceName, holder: &Name, request: &Name) -> Reply<()> {
         let body = CancelRequest { holder: holder.to_string(), request_id: request.to_string() };
         let path = paths::resource_lease_cancel(resource.kind.as_str(), resource.key.as_str());
-        let call = self.call(Method::POST, path).body(&body)?;
-        Ok(self.servers().ask::<serde_json::Value>(Lane::Work, &call).await?.map(|_| ()))
+        self.tell(self.call(Method::POST, path).body(&body)).await
     }
 
     async fn write_state(&self, held: &HeldLease, write: &StateWrite) -> Reply<()> {
@@ -300,15 +272,12 @@ impl Authority for Http {
             ..Default::default()
         };
         let path = paths::resource_state(held.resource.kind.as_str(), held.resource.key.as_str());
-        let call = self.call(Method::PUT, path).body(&body)?.once();
-        Ok(self.servers().ask::<serde_json::Value>(Lane::Work, &call).await?.map(|_| ()))
+        self.tell(self.call(Method::PUT, path).body(&body).once()).await
     }
 
     async fn read_state(&self, resource: &ResourceName) -> Reply<Option<StateDocument>> {
         let path = paths::resource_state(resource.kind.as_str(), resource.key.as_str());
-        let read =
-            self.servers().ask::<resources::StateDocument>(Lane::Work, &self.call(Method::GET, path)).await?;
-        Ok(match read {
+        Ok(match self.get::<resources::StateDocument>(path).await? {
             Err(refusal) if refusal.code == ErrorCode::NotFound => Ok(None),
             read => read.map(|state| Some(wire::state(state))),
         })
@@ -319,7 +288,7 @@ impl Authority for Http {
         let mut call = self.call(Method::GET, path);
         call.query =
             vec![("newest_first", "true".to_owned()), ("limit", EVENTS_BEFORE_GRANT_MAX.to_string())];
-        let history = self.servers().ask::<resources::ResourceHistory>(Lane::Work, &call).await?;
+        let history = self.ask::<resources::ResourceHistory>(Lane::Work, call).await?;
         Ok(history.map(|history| {
             let mut before = history.events.iter().filter(|event| event.revision < grant.0);
             before.find_map(|event| event.token).map(Token)
@@ -341,16 +310,15 @@ impl Authority for Http {
         let attributes = Some(attributes.clone().into_iter().collect());
         let body = OfferResource { request_id, session_id, ttl_ms, attributes, ..Default::default() };
         let path = paths::resource_handover(resource.kind.as_str(), resource.key.as_str());
-        let call = self.call(Method::POST, path).body(&body)?;
-        let offered = self.servers().ask::<OfferedLease>(Lane::Work, &call).await?;
+        let call = self.call(Method::POST, path).body(&body);
+        let offered = self.ask::<OfferedLease>(Lane::Work, call).await?;
         Ok(offered.map(|pending| LeaseId(pending.lease_id)))
     }
 
     async fn call_off(&self, resource: &ResourceName, pending: LeaseId) -> Reply<()> {
         let body = ReleaseResource { lease_id: Some(pending.0), ..Default::default() };
         let path = paths::resource_lease(resource.kind.as_str(), resource.key.as_str());
-        let call = self.call(Method::DELETE, path).body(&body)?;
-        Ok(self.servers().ask::<serde_json::Value>(Lane::Work, &call).await?.map(|_| ()))
+        self.tell(self.call(Method::DELETE, path).body(&body)).await
     }
 
     async fn news(
@@ -363,11 +331,8 @@ impl Authority for Http {
             |(id, revision): &(SessionId, Revision)| KnownSession { session_id: id.0, revision: revision.0 };
         let wait_ms = Some((wait.as_millis() as u64).into());
         let body = AskNews { sessions: asked.iter().map(known).collect(), from, wait_ms };
-        let call = match Call::new(Method::POST, paths::session_news()).body(&body) {
-            Ok(call) => call.within(wait + self.timeout),
-            Err(error) => return Some(Err(error)),
-        };
-        match self.servers().ask::<hand_over::News>(Lane::Waits, &call).await {
+        let call = Call::new(Method::POST, paths::session_news(), wait + self.timeout).body(&body);
+        match self.ask::<hand_over::News>(Lane::Waits, call).await {
             Ok(Ok(news)) => {
                 let sessions = news.sessions.into_iter().map(SessionId).collect();
                 Some(Ok(News { sessions, cursor: news.cursor }))
@@ -390,7 +355,7 @@ impl Authority for Http {
             let mut call = self.call(Method::GET, paths::nodes());
             call.query.push(("limit", solehold_api::limits::PAGE_SIZE_MAX.to_string()));
             call.query.extend(cursor.take().map(|cursor| ("cursor", cursor)));
-            let page = self.servers().ask::<NodeList>(Lane::Work, &call).await?.map_err(denied)?;
+            let page = self.ask::<NodeList>(Lane::Work, call).await?.map_err(denied)?;
             nodes.extend(page.nodes);
             match page.next {
                 Some(next) => cursor = Some(next.to_string()),

@@ -29,8 +29,20 @@ pub struct NoAnswer {
     pub obstacle: Option<Obstacle>,
 }
 
+impl NoAnswer {
+    /// The request may have been carried out.
+    pub(super) fn unknown(why: String) -> Self {
+        Self { why, is_undone: false, obstacle: None }
+    }
+
+    /// The server was given `within`.
+    pub(super) fn slow(base: &str, within: Duration) -> Self {
+        Self::unknown(format!("no answer from {base} within {within:?}"))
+    }
+}
+
 /// Why the server at `base` did not answer a request that was given `within`.
-pub async fn no_answer(base: &str, error: &reqwest::Error, within: Duration) -> NoAnswer {
+pub(super) async fn no_answer(base: &str, error: &reqwest::Error, within: Duration) -> NoAnswer {
     if let Some(tls) = find::<rustls::Error>(error) {
         let (why, obstacle) = tls_failure(base, tls);
         return NoAnswer { why, is_undone: error.is_connect(), obstacle };
@@ -40,8 +52,7 @@ pub async fn no_answer(base: &str, error: &reqwest::Error, within: Duration) -> 
         return NoAnswer { why, is_undone: true, obstacle: Some(Obstacle::NoServer) };
     }
     if error.is_timeout() {
-        let why = format!("no answer from {base} within {within:?}");
-        return NoAnswer { why, is_undone: false, obstacle: None };
+        return NoAnswer::slow(base, within);
     }
     // A connection that broke is no sign of another protocol.
     if let Some(rest) = base.strip_prefix("http://")
@@ -51,8 +62,7 @@ pub async fn no_answer(base: &str, error: &reqwest::Error, within: Duration) -> 
         let why = format!("{base}: this port speaks TLS; write https://{rest}");
         return NoAnswer { why, is_undone: true, obstacle: Some(Obstacle::WrongScheme) };
     }
-    let why = format!("the connection to {base} was lost ({})", root_cause(error));
-    NoAnswer { why, is_undone: false, obstacle: None }
+    NoAnswer::unknown(format!("the connection to {base} was lost ({})", root_cause(error)))
 }
 
 fn tls_failure(base: &str, error: &rustls::Error) -> (String, Option<Obstacle>) {

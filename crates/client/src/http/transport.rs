@@ -1,14 +1,11 @@
-//! What every HTTP client of a Solehold server needs, here and in the CLI: a checked URL, connections that trust the
-//! right certificates and bear the key, and the part of an error that says most.
+//! Checked URLs, and connections that trust the right certificates and bear the key.
 
-use reqwest::{ClientBuilder, Url, header};
+pub use reqwest::Url;
+use reqwest::{ClientBuilder, header};
 use solehold_api::paths;
 
-use super::trust;
-pub use super::{
-    error::{HttpError, root_cause},
-    no_answer::{NoAnswer, no_answer},
-};
+pub use super::error::root_cause;
+use super::{error::HttpError, trust};
 
 /// Most servers that may be configured.
 const SERVERS_MAX: usize = 32;
@@ -57,13 +54,13 @@ fn server_url(server: &str) -> Result<Url, HttpError> {
 }
 
 /// A server's URL as requests are built on it.
-pub fn base(url: &Url) -> String {
+pub(super) fn base(url: &Url) -> String {
     url.as_str().trim_end_matches('/').to_owned()
 }
 
 /// Connections to these servers, with the key in each request. `ca_certs` (PEM) are trusted besides the system's
 /// authorities: as authorities, and as certificates of servers, as they are.
-pub fn builder(
+pub(super) fn builder(
     servers: &[Url],
     api_key: Option<&str>,
     ca_certs: Option<&[u8]>,
@@ -92,7 +89,7 @@ pub fn check_certificates(pem: &[u8]) -> Result<(), HttpError> {
 }
 
 /// The URL of a request.
-pub fn url(base: &str, path: &str, query: &[(impl AsRef<str>, impl AsRef<str>)]) -> String {
+pub(super) fn url(base: &str, path: &str, query: &[(impl AsRef<str>, impl AsRef<str>)]) -> String {
     let pair = |name: &str, value: &str| format!("{name}={}", paths::segment(value));
     let query: Vec<String> = query.iter().map(|(name, value)| pair(name.as_ref(), value.as_ref())).collect();
     let question = if query.is_empty() { "" } else { "?" };

@@ -15,7 +15,7 @@ use solehold_core::{
     time::{Revision, Token},
 };
 
-use super::servers::judged;
+use super::{pool::Failure, servers::judged};
 use crate::authority::{
     self, AcquireRequest, AuthorityError, Beat, Completion, GrantedLease, HeldLease, Metrics, RefusalReason,
     Reply, ResourceName, StateDocument, StateWrite,
@@ -75,7 +75,7 @@ pub fn outcome(resource: ResourceName, item: BatchItem) -> Reply<Completion> {
         }
         BatchItem::Released { .. } => Ok(Ok(Completion::Released)),
         BatchItem::Refused { problem } => Ok(Err(RefusalReason::from(*problem))),
-        BatchItem::Failed { problem } => match judged(*problem) {
+        BatchItem::Failed { problem } => match judged(Failure::Problem(problem)) {
             // It failed without a code that says so: the outcome is unknown.
             Ok(Err(refusal)) => Err(AuthorityError::Unknown(refusal.detail)),
             other => other,

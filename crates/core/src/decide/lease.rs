@@ -11,7 +11,7 @@ use crate::{
     outcome::{Answer, Grant, LeaseView, Refusal, within},
     request::SpentRequest,
     session::{Session, SessionOver, Standing},
-    time::{StoreTime, Token},
+    time::StoreTime,
 };
 
 impl Draft<'_> {
@@ -45,19 +45,10 @@ impl Draft<'_> {
             self.emit(&mut resource, What::Stolen(ended));
         }
         let by = self.by.key().cloned();
-        let lease = Lease {
-            id: ask.lease,
-            token: Token::default(),
-            holder: ask.holder.clone(),
-            by: self.owner_of(&tenure, by.as_ref()),
-            tenure,
-            acquired_at: self.now(),
-            renewed_at: None,
-            confirm_by: None,
-            request: ask.request.clone(),
-            attributes: ask.attributes.clone(),
-            stats: Default::default(),
-        };
+        let owner = self.owner_of(&tenure, by.as_ref());
+        let attributes = ask.attributes.clone();
+        let mut lease = Lease::new(ask.lease, ask.holder.clone(), owner, tenure, attributes, self.now());
+        lease.request = ask.request.clone();
         self.grant(&mut resource, lease, by);
         Ok(Answer::Granted(self.view(&resource, false)?))
     }
@@ -131,7 +122,8 @@ impl Draft<'_> {
         let mut held = 0;
         for key in self.ledger.held_by(&ask.holder_key()) {
             let lease = self.ledger.resource(key).and_then(|resource| resource.lease.as_ref());
-            let is_live = lease.map(|lease| Ok::<_, Stop>(self.now() < self.deadline(lease)?)).transpose()?;
+            let is_live =
+                lease.map(|lease| Ok::<_, Stop>(self.now() < self.ledger.deadline_of(lease)?)).transpose()?;
             held += u32::from(is_live.unwrap_or(false));
         }
         if held >= capacity {
@@ -156,7 +148,7 @@ impl Draft<'_> {
         let held_back =
             |until: StoreTime| Refusal::HeldBack { token, retry_after_ms: until.ms_after(now).max(1) };
         if let Some(lease) = &resource.lease {
-            let deadline = self.deadline(lease)?;
+            let deadline = self.ledger.deadline_of(lease)?;
             if now >= deadline {
                 return Err(held_back(deadline.plus_ms(resource.lock_delay_ms())).into());
             }
@@ -260,7 +252,7 @@ impl Draft<'_> {
     ) -> Result<LeaseId, Stop> {
         let Some(lease) = &resource.lease else { return Err(lost(resource).into()) };
         let id = lease.id;
-        let free_at = self.deadline(lease)?.plus_ms(resource.lock_delay_ms());
+        let free_at = self.ledger.deadline_of(lease)?.plus_ms(resource.lock_delay_ms());
         let held_back_until = Some(free_at).filter(|at| !fenced && *at > self.now());
         self.end(resource, What::Revoked, |e| {
             e.held_back_until = held_back_until;
@@ -277,7 +269,7 @@ impl Draft<'_> {
         reason: &Option<String>,
     ) -> Result<bool, Stop> {
         let is_held = match &resource.lease {
-            Some(lease) => self.now() < self.deadline(lease)?,
+            Some(lease) => self.now() < self.ledger.deadline_of(lease)?,
             None => false,
         };
         if is_held || self.free_at(resource)? <= self.now() {
@@ -399,10 +391,6 @@ impl Draft<'_> {
             return Err(not_yours("holder").into());
         }
         Ok(self.refuse_unless_own("lease", lease.by.as_ref())?)
-    }
-
-    fn deadline(&self, lease: &Lease) -> Result<StoreTime, Stop> {
-        Ok(self.ledger.deadline_of(lease)?)
     }
 
     pub(super) fn view(&self, resource: &Resource, repeated: bool) -> Result<Grant, Stop> {

@@ -52,7 +52,14 @@ pub struct Decision {
 
 /// Decides one call, by nothing but its arguments.
 pub fn decide(ledger: &Ledger, call: &Call, moment: Moment) -> Result<Decision, FoundLate> {
-    let mut draft = Draft::new(ledger, &call.by, moment);
+    let mut draft = Draft {
+        ledger,
+        by: &call.by,
+        moment,
+        changes: Vec::new(),
+        left: BTreeSet::new(),
+        lease_counts: BTreeMap::new(),
+    };
     let outcome = match draft.dispatch(&call.command) {
         Ok(answer) => Ok(answer),
         Err(Stop::Refused(refusal)) => Err(*refusal),
@@ -64,11 +71,9 @@ pub fn decide(ledger: &Ledger, call: &Call, moment: Moment) -> Result<Decision, 
 /// The decisions on several calls, one after the other.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Decisions {
-    /// The answer to each.
     pub outcomes: Vec<Outcome>,
     /// What they changed, in order; already applied.
     pub changes: Vec<Change>,
-    /// The moment for the next command.
     pub moment: Moment,
 }
 
@@ -103,7 +108,6 @@ pub fn decide_all<'c>(
     Ok(Decisions { outcomes, changes, moment })
 }
 
-/// Why a decision ends early.
 enum Stop {
     Refused(Box<Refusal>),
     Late(FoundLate),
@@ -121,7 +125,6 @@ impl From<FoundLate> for Stop {
     }
 }
 
-/// A decision in the making.
 struct Draft<'a> {
     ledger: &'a Ledger,
     by: &'a Actor,
@@ -133,14 +136,7 @@ struct Draft<'a> {
     lease_counts: BTreeMap<SessionId, i32>,
 }
 
-impl<'a> Draft<'a> {
-    fn new(ledger: &'a Ledger, by: &'a Actor, moment: Moment) -> Self {
-        let changes = Vec::new();
-        let left = BTreeSet::new();
-        let lease_counts = BTreeMap::new();
-        Self { ledger, by, moment, changes, left, lease_counts }
-    }
-
+impl Draft<'_> {
     fn dispatch(&mut self, command: &Command) -> Result<Answer, Stop> {
         match command {
             Command::Acquire(acquire) => self.acquire(acquire),
@@ -301,20 +297,9 @@ impl<'a> Draft<'a> {
             self.emit(resource, What::Expired(Ended::of_pending(&pending, why)));
             return self.grant_first_in_line(resource);
         }
-        let lease = Lease {
-            id: pending.id,
-            token: Token::default(),
-            holder: pending.holder,
-            by: session.by.clone(),
-            tenure: Tenure::Session(pending.session),
-            acquired_at: now,
-            renewed_at: None,
-            confirm_by: None,
-            request: None,
-            attributes: pending.attributes,
-            stats: Default::default(),
-        };
-        let by = lease.by.clone();
+        let by = session.by.clone();
+        let tenure = Tenure::Session(pending.session);
+        let lease = Lease::new(pending.id, pending.holder, by.clone(), tenure, pending.attributes, now);
         self.grant(resource, lease, by);
         Ok(())
     }

@@ -61,19 +61,11 @@ impl Draft<'_> {
         holder.session = Some(*id);
         holder.heard_at = now;
         let session = Session {
-            id: *id,
-            holder: key.clone(),
             by: self.by.key().cloned(),
-            ttl_ms: *ttl_ms,
-            opened_at: now,
-            renewed_at: now,
-            deadline: now.plus_ms(*ttl_ms),
             standing: standing(holder.status),
             capacity,
-            lease_count: 0,
-            waiting: 0,
-            lease_revision: self.moment.revision,
             metrics: metrics.clone().unwrap_or_default(),
+            ..Session::new(*id, key.clone(), *ttl_ms, self.moment)
         };
         self.changes.push(Change::SessionOpened(session.clone()));
         self.changes.push(Change::HolderPut(holder.clone()));
@@ -194,10 +186,8 @@ impl Draft<'_> {
         for key in &keys {
             let Some(mut resource) = self.ledger.resource(key).cloned() else { continue };
             if let Some(pending) = resource.pending.clone().filter(|p| p.session == id) {
-                self.emit(
-                    &mut resource,
-                    What::Expired(Ended::of_pending(&pending, "its session was closed")),
-                );
+                let ended = Ended::of_pending(&pending, "its session was closed");
+                self.emit(&mut resource, What::Expired(ended));
             }
             self.settle_wholly(&mut resource)?;
             if resource.lease.as_ref().is_some_and(|l| l.tenure.session() == Some(id)) {

@@ -7,13 +7,13 @@ use super::{Draft, Stop};
 use crate::{
     command::{Acquire, AskedTenure, Undeclared, Wait},
     event::Change,
-    key::{Document, HolderKey, LeaseId, Name, RequestKey, ResourceKey, SessionId},
+    key::{HolderKey, LeaseId, Name, RequestKey, ResourceKey, SessionId},
     lease::{Lease, Resource, Tenure},
     ledger::FoundLate,
     limits,
     outcome::{Answer, Place, Refusal, SessionView, within},
     session::{Session, Standing},
-    time::{StoreTime, Token},
+    time::StoreTime,
     waiter::Waiter,
 };
 
@@ -28,21 +28,8 @@ impl<'a> Draft<'a> {
             return if is_room { Ok(Answer::Session(view)) } else { Err(Refusal::Exists.into()) };
         }
         let name = Name::stored(id.to_string()).unwrap_or_else(|_| Name::rooms());
-        let session = Session {
-            id,
-            holder: HolderKey { tenant: Name::rooms(), name },
-            by: None,
-            ttl_ms,
-            opened_at: now,
-            renewed_at: now,
-            deadline: now.plus_ms(ttl_ms),
-            standing: Standing::Current,
-            capacity: None,
-            lease_count: 0,
-            waiting: 0,
-            lease_revision: self.moment.revision,
-            metrics: Document::default(),
-        };
+        let holder = HolderKey { tenant: Name::rooms(), name };
+        let session = Session::new(id, holder, ttl_ms, self.moment);
         self.changes.push(Change::SessionOpened(session.clone()));
         Ok(Answer::Session(SessionView { session, holder: None, now }))
     }
@@ -212,19 +199,11 @@ impl<'a> Draft<'a> {
                     (Tenure::Session(id), self.ledger.session(id).map_or(0, |s| s.ttl_ms))
                 }
             };
-            let lease = Lease {
-                id: waiter.lease,
-                token: Token::default(),
-                holder: waiter.holder.clone(),
-                by: self.owner_of(&tenure, waiter.by.as_ref()),
-                tenure,
-                acquired_at: now,
-                renewed_at: None,
-                confirm_by: Some(now.plus_ms(limits::CONFIRM_MS.min(ttl_ms))),
-                request: waiter.request.clone(),
-                attributes: waiter.attributes.clone(),
-                stats: Document::default(),
-            };
+            let owner = self.owner_of(&tenure, waiter.by.as_ref());
+            let attributes = waiter.attributes.clone();
+            let mut lease = Lease::new(waiter.lease, waiter.holder.clone(), owner, tenure, attributes, now);
+            lease.confirm_by = Some(now.plus_ms(limits::CONFIRM_MS.min(ttl_ms)));
+            lease.request = waiter.request.clone();
             // The grant comes first: a row that has neither lease nor line would be forgotten in between.
             self.grant(resource, lease, waiter.by.clone());
             self.leave_line(waiter)?;

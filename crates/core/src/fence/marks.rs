@@ -386,7 +386,6 @@ impl Fence {
         self.whole.is_some() && self.records <= self.saved
     }
 
-    /// The mark of a resource.
     pub fn mark(&self, key: &ResourceKey) -> Option<Mark> {
         self.marks.get(key).map(|entry| entry.mark)
     }
@@ -401,7 +400,6 @@ impl Fence {
         self.floor
     }
 
-    /// The epoch of the history that is followed.
     pub fn epoch(&self) -> u64 {
         self.epoch
     }

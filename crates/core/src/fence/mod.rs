@@ -11,16 +11,8 @@
 //!   token > mark, or no mark           undecidable: ask the store
 //! ```
 //!
-//! What is not known admits nothing, whether it was never there, was deleted or was forgotten. A pending lease has no
-//! token and raises nothing. Marks are never lowered and never dropped by age. When there are too many, those with the
-//! lowest tokens are dropped and the *floor* is raised to the highest of them: of a resource without a mark, a token up
-//! to the floor needs a read of the store, even where the gate fails open.
-//!
-//! A store that answers and refuses the gate's key is not away: whatever else is known, a gate that fails open admits
-//! nothing for it, until the store has told it something.
-//!
-//! Knowledge is as old as the question that it answers: the time is taken before the store is asked, never when the
-//! answer comes, so that a gate that was paused does not take what lay in its buffers for news.
+//! What is not known admits nothing, marks are never lowered, and knowledge is as old as the question that it answers:
+//! rule 21 in `docs/protocol.md` has all of it.
 
 mod marks;
 mod verdict;
@@ -50,7 +42,6 @@ impl Tick {
 /// The newest token of a resource that a gate knows, and the session that it was granted to, if that is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mark {
-    /// The token.
     pub token: Token,
     /// The session. A lease with a session of its own has none to show.
     pub session: Option<SessionId>,

@@ -18,13 +18,6 @@ pub enum Verdict {
     Undecidable(Doubt),
 }
 
-impl Verdict {
-    /// Whether the work may take effect.
-    pub fn is_admitted(self) -> bool {
-        self == Self::Admit
-    }
-}
-
 impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -36,34 +29,36 @@ impl fmt::Display for Verdict {
 }
 
 /// Why a gate cannot tell.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Doubt {
-    /// Nothing is known of the resource in the present history.
+    /// In the present history.
+    #[error("nothing is known of the resource yet")]
     Unknown,
-    /// The mark of the resource was dropped, and may have been above this token.
+    /// It may have been above this token.
+    #[error("the mark of the resource was dropped, and must be read again")]
     Forgotten,
-    /// The token is newer than the newest known.
-    Newer {
-        /// The newest that is known.
-        known: Token,
-    },
-    /// What is known is older than the cache's ttl.
+    #[error("the token is newer than {known}, the newest that is known")]
+    Newer { known: Token },
+    /// Older than the cache's ttl.
+    #[error("what is known of the resource is too old")]
     Expired,
-    /// The gate is strict and has not read the store for this token yet.
+    /// The gate is strict.
+    #[error("the store has not been read for this token yet")]
     Unconfirmed,
-    /// The mark is not saved yet.
+    #[error("the mark is not saved yet")]
     Unsaved,
-    /// The store refuses the gate itself: its key is wrong, has expired or was revoked.
+    /// Its key is wrong, has expired or was revoked.
+    #[error("the server refuses the gate; check the gate's key")]
     Denied,
-    /// The store was asked, and does not show the resource to the gate's key.
+    /// The store was asked for this very work.
+    #[error("the gate's key may not see the resource")]
     Hidden,
-    /// The store was asked, and has no such resource.
+    /// As [`Self::Hidden`].
+    #[error("the store has no such resource")]
     NoSuchResource,
-    /// The store was asked, and has not given such a token.
-    NeverGiven {
-        /// The newest that it has given.
-        newest: Token,
-    },
+    /// As [`Self::Hidden`].
+    #[error("the store has never given this token; its newest is {newest}")]
+    NeverGiven { newest: Token },
 }
 
 impl Doubt {
@@ -95,25 +90,6 @@ impl Doubt {
             Self::Hidden => "hidden",
             Self::NoSuchResource => "no_such_resource",
             Self::NeverGiven { .. } => "never_given",
-        }
-    }
-}
-
-impl fmt::Display for Doubt {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Unknown => f.write_str("nothing is known of the resource yet"),
-            Self::Forgotten => f.write_str("the mark of the resource was dropped, and must be read again"),
-            Self::Newer { known } => write!(f, "the token is newer than {known}, the newest that is known"),
-            Self::Expired => f.write_str("what is known of the resource is too old"),
-            Self::Unconfirmed => f.write_str("the store has not been read for this token yet"),
-            Self::Unsaved => f.write_str("the mark is not saved yet"),
-            Self::Denied => f.write_str("the server refuses the gate; check the gate's key"),
-            Self::Hidden => f.write_str("the gate's key may not see the resource"),
-            Self::NoSuchResource => f.write_str("the store has no such resource"),
-            Self::NeverGiven { newest } => {
-                write!(f, "the store has never given this token; its newest is {newest}")
-            }
         }
     }
 }

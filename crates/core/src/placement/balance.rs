@@ -12,7 +12,7 @@ use std::{
 
 use super::{
     Reason,
-    board::Board,
+    board::{Board, Ranked, first},
     paths::{Hop, Stacks},
     share::Shares,
 };
@@ -130,7 +130,7 @@ impl Balance<'_> {
         let surplus = self.shares.runners.iter().filter(|runner| self.bands.has_surplus(board, *runner));
         let mut givers: BinaryHeap<(u64, Reverse<usize>)> =
             surplus.map(|runner| (self.rank(board, runner), Reverse(runner))).collect();
-        let mut takers: BTreeMap<usize, TakerHeap> = BTreeMap::new();
+        let mut takers: BTreeMap<usize, Ranked<TakerRank>> = BTreeMap::new();
         while let Some((_, Reverse(from))) = givers.pop() {
             if let Some(hop) = self.straight_from(board, &mut takers, from, (who, most)) {
                 self.stacks.pass(board, hop, &Reason::Balance);
@@ -144,50 +144,32 @@ impl Balance<'_> {
     fn straight_from(
         &self,
         board: &Board<'_>,
-        takers: &mut BTreeMap<usize, TakerHeap>,
+        takers: &mut BTreeMap<usize, Ranked<TakerRank>>,
         from: usize,
         (who, most): (Takers, i64),
     ) -> Option<Hop> {
         let options = self.gives(board, from).into_iter().filter_map(|class| {
             let weight = board.classes[class].weight;
-            let heap = takers.entry(class).or_insert_with(|| self.taker_heap(board, class));
-            let to = self.first_taker(board, heap, |to| to != from && self.takes(board, who, to, weight))?;
+            let ranked = takers.entry(class).or_insert_with(|| self.ranked_takers(board, class));
+            // Takers' loads only grow meanwhile, so one that was dropped would not do later either.
+            let takes = |to| to != from && self.takes(board, who, to, weight);
+            let to = first(ranked, |to| self.taker_rank(board, to), takes)?;
             let cost = self.stacks.cost(board, from, class)?;
-            let option = (cost, self.taker_rank(board, to), Reverse(weight), class, to);
+            let option = (cost, Reverse(self.taker_rank(board, to)), Reverse(weight), class, to);
             (cost <= most && self.bands.spares(board, from, weight)).then_some(option)
         });
         let (_, _, _, class, to) = options.min()?;
         Some(Hop::new(from, to, class))
     }
 
-    fn taker_heap(&self, board: &Board<'_>, class: usize) -> TakerHeap {
+    fn ranked_takers(&self, board: &Board<'_>, class: usize) -> Ranked<TakerRank> {
         let runners = board.classes[class].preferred.clone().and(&self.shares.runners);
-        runners.iter().map(|runner| Reverse((self.taker_rank(board, runner), runner))).collect()
+        runners.iter().map(|runner| (self.taker_rank(board, runner), Reverse(runner))).collect()
     }
 
     /// Those that are short come first, then those with the least relative to their share.
-    fn taker_rank(&self, board: &Board<'_>, runner: usize) -> (bool, u64) {
-        (!self.bands.is_short(board, runner), self.rank(board, runner))
-    }
-
-    /// The first taker by rank. Takers' loads only grow meanwhile, so one that was dropped would not do later either.
-    fn first_taker(
-        &self,
-        board: &Board<'_>,
-        heap: &mut TakerHeap,
-        is_one: impl Fn(usize) -> bool,
-    ) -> Option<usize> {
-        while let Some(mut top) = heap.peek_mut() {
-            let Reverse((rank, runner)) = *top;
-            if rank != self.taker_rank(board, runner) {
-                *top = Reverse((self.taker_rank(board, runner), runner));
-            } else if is_one(runner) {
-                return Some(runner);
-            } else {
-                std::collections::binary_heap::PeekMut::pop(top);
-            }
-        }
-        None
+    fn taker_rank(&self, board: &Board<'_>, runner: usize) -> TakerRank {
+        Reverse((!self.bands.is_short(board, runner), self.rank(board, runner)))
     }
 
     /// Runners with too little are given straight from those that have most to spare.
@@ -195,7 +177,7 @@ impl Balance<'_> {
         let short = self.shares.runners.iter().filter(|runner| self.bands.is_short(board, *runner));
         let mut takers: BinaryHeap<Reverse<(u64, usize)>> =
             short.map(|runner| Reverse((self.rank(board, runner), runner))).collect();
-        let mut givers: BTreeMap<usize, GiverHeap> = BTreeMap::new();
+        let mut givers: BTreeMap<usize, Ranked<(bool, u64)>> = BTreeMap::new();
         while let Some(Reverse((_, to))) = takers.pop() {
             if let Some(hop) = self.straight_to(board, &mut givers, to, most) {
                 self.stacks.pass(board, hop, &Reason::Balance);
@@ -209,7 +191,7 @@ impl Balance<'_> {
     fn straight_to(
         &self,
         board: &Board<'_>,
-        givers: &mut BTreeMap<usize, GiverHeap>,
+        givers: &mut BTreeMap<usize, Ranked<(bool, u64)>>,
         to: usize,
         most: i64,
     ) -> Option<Hop> {
@@ -219,11 +201,16 @@ impl Balance<'_> {
             is_its && self.takes(board, Takers::Short, to, weight)
         });
         let options = classes.filter_map(|class| {
-            let heap = givers.entry(class).or_insert_with(|| {
+            let ranked = givers.entry(class).or_insert_with(|| {
                 let runners = self.shares.runners.iter();
                 runners.map(|runner| (self.giver_rank(board, runner, class), Reverse(runner))).collect()
             });
-            let from = self.first_giver(board, heap, class, to)?;
+            let weight = board.classes[class].weight;
+            let gives = |from| {
+                let has_one = self.stacks.cost(board, from, class).is_some();
+                from != to && has_one && self.bands.spares(board, from, weight)
+            };
+            let from = first(ranked, |from| self.giver_rank(board, from, class), gives)?;
             let (is_free, rank) = self.giver_rank(board, from, class);
             (i64::from(!is_free) <= most).then_some((Reverse(is_free), Reverse(rank), class, from))
         });
@@ -234,22 +221,6 @@ impl Balance<'_> {
     /// Those whose resource is displaced anyway come first, then those with the most relative to their share.
     fn giver_rank(&self, board: &Board<'_>, runner: usize, class: usize) -> (bool, u64) {
         (self.stacks.cost(board, runner, class) == Some(0), self.rank(board, runner))
-    }
-
-    fn first_giver(&self, board: &Board<'_>, heap: &mut GiverHeap, class: usize, to: usize) -> Option<usize> {
-        let weight = board.classes[class].weight;
-        while let Some(mut top) = heap.peek_mut() {
-            let (rank, Reverse(runner)) = *top;
-            let has_one = self.stacks.cost(board, runner, class).is_some();
-            if rank != self.giver_rank(board, runner, class) {
-                *top = (self.giver_rank(board, runner, class), Reverse(runner));
-            } else if runner != to && has_one && self.bands.spares(board, runner, weight) {
-                return Some(runner);
-            } else {
-                std::collections::binary_heap::PeekMut::pop(top);
-            }
-        }
-        None
     }
 
     /// Runners with too much pass it on.
@@ -303,5 +274,5 @@ impl Balance<'_> {
     }
 }
 
-type TakerHeap = BinaryHeap<Reverse<((bool, u64), usize)>>;
-type GiverHeap = BinaryHeap<((bool, u64), Reverse<usize>)>;
+/// The least is first.
+type TakerRank = Reverse<(bool, u64)>;

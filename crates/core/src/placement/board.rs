@@ -1,5 +1,10 @@
 //! The state of planning: where each resource is meant to be so far.
 
+use std::{
+    cmp::Reverse,
+    collections::{BinaryHeap, binary_heap::PeekMut},
+};
+
 use super::{
     PlacementResource, Policy, Reason, Snapshot,
     classes::{Class, Classes, weight},
@@ -20,7 +25,6 @@ pub struct Item<'a> {
     pub reason: Reason,
 }
 
-/// The state of planning.
 pub struct Board<'a> {
     pub policy: &'a Policy,
     pub fleet: Fleet<'a>,
@@ -87,4 +91,28 @@ impl<'a> Board<'a> {
     pub fn level(&self, runner: usize) -> u64 {
         (self.load[runner] << 32) / self.capacity[runner].max(1)
     }
+}
+
+/// Runners, the highest rank first, and of equals the first by name.
+pub type Ranked<R> = BinaryHeap<(R, Reverse<usize>)>;
+
+/// The first by rank that `is_one`. A rank that has changed is brought up to date; a runner that is passed over is
+/// dropped, so it must not become one later.
+pub fn first<R: Ord>(
+    ranked: &mut Ranked<R>,
+    rank: impl Fn(usize) -> R,
+    is_one: impl Fn(usize) -> bool,
+) -> Option<usize> {
+    while let Some(mut top) = ranked.peek_mut() {
+        let Reverse(runner) = top.1;
+        let now = rank(runner);
+        if top.0 != now {
+            top.0 = now;
+        } else if is_one(runner) {
+            return Some(runner);
+        } else {
+            PeekMut::pop(top);
+        }
+    }
+    None
 }

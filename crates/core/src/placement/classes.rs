@@ -33,7 +33,6 @@ struct Signature<'a> {
     barred: Option<RunnerSet>,
 }
 
-/// The classes of a snapshot.
 #[derive(Default)]
 pub struct Classes<'a> {
     pub all: Vec<Class>,
@@ -44,7 +43,6 @@ pub struct Classes<'a> {
 }
 
 impl<'a> Classes<'a> {
-    /// The class of a resource.
     pub fn of(&mut self, fleet: &Fleet<'a>, policy: &Policy, resource: &'a PlacementResource) -> usize {
         let signature = Signature {
             tenant: resource.key.tenant.as_str(),

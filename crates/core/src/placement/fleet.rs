@@ -115,7 +115,6 @@ impl<'a> Fleet<'a> {
         self.pins.get(&(resource.key.kind.as_str(), resource.key.key.as_str())).copied()
     }
 
-    /// The runners of a deployment group.
     pub fn group<'s>(&'s self, name: &'s str) -> &'s RunnerSet {
         self.groups.get(name)
     }

@@ -14,22 +14,8 @@
 //!                what stays where it is
 //! ```
 //!
-//! # The rules
-//!
-//! - **Sticky.** A resource stays with its holder as long as that runner may hold it and is not overloaded.
-//! - **Fair by capacity.** A runner's load is the weight of what it holds. Its fair share is the load that it has when
-//!   the loads, relative to the capacities, are as even as the constraints allow (max-min fairness). Loads within the
-//!   band around the fair share cause no move; the band is some percent wide, and never narrower than one resource.
-//! - **Constraints always hold.** Tenant, site, kind, labels, capabilities, static lists, capacity. A runner that is
-//!   draining, under maintenance, away or without a session gets nothing.
-//! - **Unowned work first.** Placing a free resource is no move and needs no budget. Then come evictions, then the
-//!   shift between deployment groups, then balancing, each fair between tenants and kinds.
-//! - **Rolling restarts move a resource once.** While a group has two versions there is no balancing in it, and what
-//!   must move goes to the version that is not being drained; if none is being drained, to the newest.
-//! - **Flapping changes little.** A runner that came back is given no balancing moves until it has settled. What a
-//!   runner held waits for it for the return window. Runners that were all away come back to what they held.
-//! - **One bad resource stops nothing else.** A quarantined resource or a stuck hand-over holds no budget.
-//! - **Two algorithms never compete.** Replicas plan by the lowest [algorithm version](ALGORITHM_VERSION) among them.
+//! What a plan must and must not do is rule 27 in `docs/protocol.md`. Above all: constraints always hold, a resource stays
+//! with its holder as long as that may hold it and is not overloaded, and unowned work goes first.
 
 mod balance;
 mod board;

@@ -2,14 +2,14 @@
 
 use std::{
     cmp::Reverse,
-    collections::{BinaryHeap, HashMap, HashSet, binary_heap::PeekMut},
+    collections::{HashMap, HashSet},
 };
 
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 use super::{
     Eviction, Reason, Unplaceable,
-    board::Board,
+    board::{Board, Ranked, first},
     paths::Stacks,
     runner_set::RunnerSet,
     share::{Shares, wanted_shares},
@@ -164,16 +164,14 @@ fn give_up(board: &mut Board<'_>, item: usize) {
 struct Chooser {
     shares: Option<Shares>,
     probes: HashMap<usize, Probe>,
-    heaps: HashMap<(usize, Circle), Heap>,
+    ranked: HashMap<(usize, Circle), Ranked<Reverse<u64>>>,
 }
-
-type Heap = BinaryHeap<Reverse<(u64, usize)>>;
 
 impl Chooser {
     fn new(board: &Board<'_>) -> Self {
         let is_rollout = !board.fleet.rollouts.mixed.is_empty();
         let shares = (!is_rollout).then(|| wanted_shares(board));
-        Self { shares, probes: HashMap::new(), heaps: HashMap::new() }
+        Self { shares, probes: HashMap::new(), ranked: HashMap::new() }
     }
 
     /// A runner with room for a resource: one that should have it, or if `must`, any that may.
@@ -185,55 +183,30 @@ impl Chooser {
     }
 
     /// The next runner from the resource's own starting point that has less than its share.
-    fn within_share(&mut self, board: &Board<'_>, item: usize) -> Option<usize> {
+    fn within_share(&mut self, board: &Board<'_>, at: usize) -> Option<usize> {
         let shares = self.shares.as_ref()?;
-        let Asked { class, weight, key } = Asked::of(board, item);
-        let probe = self.probes.entry(class);
-        let probe = probe.or_insert_with(|| Probe::new(&board.classes[class].preferred));
+        let item = &board.items[at];
+        let probe = self.probes.entry(item.class).or_insert_with(|| Probe::new(&board.class(at).preferred));
         let has_less = |runner: usize| {
             let share = shares.whole(runner);
-            board.load[runner] + weight <= share && board.has_room(runner, weight)
+            board.load[runner] + item.weight <= share && board.has_room(runner, item.weight)
         };
-        probe.first(start(key), has_less)
+        probe.first(start(&item.resource.key), has_less)
     }
 
     /// The least loaded runner with room.
-    fn least(&mut self, board: &Board<'_>, item: usize, circle: Circle) -> Option<usize> {
-        let Asked { class, weight, .. } = Asked::of(board, item);
-        let heap = self.heaps.entry((class, circle)).or_insert_with(|| {
-            let class = &board.classes[class];
+    fn least(&mut self, board: &Board<'_>, at: usize, circle: Circle) -> Option<usize> {
+        let item = &board.items[at];
+        let ranked = self.ranked.entry((item.class, circle)).or_insert_with(|| {
+            let class = board.class(at);
             let runners = match circle {
                 Circle::Newest => class.preferred.clone().and(&board.fleet.rollouts.preferred),
                 Circle::Preferred => class.preferred.clone(),
                 Circle::Allowed => class.allowed.clone(),
             };
-            runners.iter().map(|runner| Reverse((board.level(runner), runner))).collect()
+            runners.iter().map(|runner| (Reverse(board.level(runner)), Reverse(runner))).collect()
         });
-        while let Some(mut top) = heap.peek_mut() {
-            let Reverse((level, runner)) = *top;
-            if level != board.level(runner) {
-                // Its load has changed since it was put here.
-                *top = Reverse((board.level(runner), runner));
-            } else if board.has_room(runner, weight) {
-                return Some(runner);
-            } else {
-                PeekMut::pop(top);
-            }
-        }
-        None
-    }
-}
-
-struct Asked<'a> {
-    class: usize,
-    weight: u64,
-    key: &'a ResourceKey,
-}
-
-impl<'a> Asked<'a> {
-    fn of(board: &Board<'a>, item: usize) -> Self {
-        let item = &board.items[item];
-        Self { class: item.class, weight: item.weight, key: &item.resource.key }
+        first(ranked, |runner| Reverse(board.level(runner)), |runner| board.has_room(runner, item.weight))
     }
 }
 

@@ -18,7 +18,6 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// The placement of a resource.
     pub fn placement(&self, key: &ResourceKey) -> Option<&Placement> {
         self.placements
             .binary_search_by(|placement| placement.key.cmp(key))
@@ -31,7 +30,6 @@ impl Plan {
         self.shares.binary_search_by(|(key, _)| key.cmp(runner)).ok().map(|at| self.shares[at].1)
     }
 
-    /// How many placements are at that step.
     pub fn count(&self, is: impl Fn(&Step) -> bool) -> usize {
         self.placements.iter().filter(|placement| is(&placement.step)).count()
     }
@@ -41,7 +39,6 @@ impl Plan {
         self.placements.iter().filter(|placement| placement.is_move()).count()
     }
 
-    /// Whether nothing is left to do.
     pub fn is_settled(&self) -> bool {
         self.placements.iter().all(|placement| matches!(placement.step, Step::Keep | Step::Nothing))
     }
@@ -50,13 +47,11 @@ impl Plan {
 /// Where one resource should be.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Placement {
-    /// The resource.
     pub key: ResourceKey,
     /// The runner that holds it now.
     pub holder: Option<Name>,
     /// The runner that should hold it.
     pub target: Option<Name>,
-    /// What is to be done now.
     pub step: Step,
     /// Why it should be there, or why it can be nowhere.
     pub reason: Reason,
@@ -109,7 +104,6 @@ pub enum Reason {
     Returned,
     /// Its last holder may come back for it.
     AwaitsReturn,
-    /// It is free.
     Unowned,
     /// Its holder must not keep it.
     Evicted(Eviction),
@@ -137,9 +131,7 @@ pub enum Reason {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Eviction {
-    /// It is draining.
     Draining,
-    /// It is under maintenance.
     Maintenance,
     /// It lacks what the resource asks for, or another runner is named for it.
     Unfit,
@@ -153,20 +145,13 @@ pub enum Eviction {
 pub enum Unplaceable {
     /// It ended its workers too often.
     Quarantined,
-    /// Its tenant has no runner.
     NoRunner,
-    /// No runner works on its kind.
     NoRunnerForKind(Name),
-    /// No runner serves its site.
     NoRunnerAtSite(Name),
-    /// No runner has this label.
     NoRunnerWithLabel {
-        /// The label.
         label: String,
-        /// The value that is asked for.
         value: String,
     },
-    /// No runner has this capability.
     NoRunnerWithCapability(String),
     /// No runner has an API key that may touch it.
     NoRunnerWithKey,

@@ -58,9 +58,7 @@ impl Shift {
 /// What an operator can tune about placement.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Policy {
-    /// How far a load may be from the fair share.
     pub band: Band,
-    /// How many moves may be under way at once.
     pub move_budget: MoveBudget,
     /// For how long after a runner has gone its resources wait for it to return. While they wait no runner works on
     /// them, so this is 0 unless runners are known to restart in place.
@@ -69,7 +67,6 @@ pub struct Policy {
     pub settle_ms: u64,
     /// After this time a hand-over is stuck: it holds no budget any longer.
     pub stuck_after_ms: u64,
-    /// The present shift between deployment groups.
     pub shift: Option<Shift>,
     /// Static placement: these runners hold what is listed for them, as kind and key, and nothing else.
     pub static_lists: BTreeMap<Name, BTreeSet<(Name, Name)>>,

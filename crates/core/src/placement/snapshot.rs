@@ -15,11 +15,8 @@ use crate::{
 /// The registry at one moment. Its order does not matter.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Snapshot {
-    /// What is tuned.
     pub policy: Policy,
-    /// All runners.
     pub runners: Vec<Runner>,
-    /// All resources that are to be placed.
     pub resources: Vec<PlacementResource>,
 }
 
@@ -28,7 +25,6 @@ pub struct Snapshot {
 pub enum Presence {
     /// Its session is live, so it can be given work.
     Here {
-        /// For how long.
         up_ms: u64,
         /// Whether it was there before and came back.
         returned: bool,
@@ -36,24 +32,18 @@ pub enum Presence {
     /// It is heard of by name alone: it keeps what it holds, and is given nothing.
     ByName,
     /// Its session is over.
-    Away {
-        /// For how long.
-        gone_ms: u64,
-    },
+    Away { gone_ms: u64 },
 }
 
-/// A runner.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Runner {
     /// Its name within its tenant.
     pub key: HolderKey,
-    /// Whether it is there.
     pub presence: Presence,
     /// What an operator, or itself, has set.
     pub status: HolderStatus,
     /// Where it is. One without a site serves all of them.
     pub site: Option<Name>,
-    /// Its deployment group.
     pub group: Option<String>,
     /// Its version within that group.
     pub version: Option<String>,
@@ -61,9 +51,7 @@ pub struct Runner {
     pub capacity: u32,
     /// How much of the capacity is taken by leases that are not placed.
     pub other_load: u32,
-    /// What it is labelled with.
     pub labels: BTreeMap<String, String>,
-    /// What it can do.
     pub capabilities: BTreeSet<String>,
     /// The kinds that it works on; all, if empty.
     pub kinds: BTreeSet<String>,
@@ -83,7 +71,6 @@ pub struct Needs {
 /// A hand-over that is under way.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PendingMove {
-    /// The next holder.
     pub to: Name,
     /// For how long it has been under way.
     pub for_ms: u64,
@@ -92,11 +79,9 @@ pub struct PendingMove {
 /// A resource that is to be placed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlacementResource {
-    /// Its identity.
     pub key: ResourceKey,
     /// Where it is. Only runners of that site, or of none, may hold it.
     pub site: Option<Name>,
-    /// What it asks of its runner.
     pub needs: Needs,
     /// How much of a capacity it takes, 1 to [`super::WEIGHT_MAX`].
     pub weight: u32,
@@ -104,7 +89,6 @@ pub struct PlacementResource {
     pub holder: Option<Name>,
     /// Whether the holder has a live lease of its present session, or by its name.
     pub held: bool,
-    /// The hand-over that is under way.
     pub pending: Option<PendingMove>,
     /// Whether it has ended its workers too often to be tried again.
     pub quarantined: bool,

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use rusqlite::{Connection, OpenFlags, OptionalExtension};
 use solehold_core::{event::Event, time::Revision};
 
-use super::{failed, trail, with};
+use super::{trail, with};
 use crate::{
     flow::Flow,
     resident::JournaledEvents,
@@ -20,7 +20,6 @@ use crate::{
 /// Events that are read at a time.
 const EVENTS_AT_ONCE: usize = 500;
 
-/// Reads the events of a data folder.
 pub(super) struct Reader {
     file: PathBuf,
     /// None once the folder is closed.
@@ -39,14 +38,14 @@ impl Reader {
 }
 
 fn connect(file: &Path) -> Result<Connection, StoreError> {
-    let db = Connection::open_with_flags(file, OpenFlags::SQLITE_OPEN_READ_ONLY).map_err(failed)?;
+    let db = Connection::open_with_flags(file, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
     db.set_prepared_statement_cache_capacity(16);
     Ok(db)
 }
 
 fn floor(db: &Connection) -> Result<Revision, StoreError> {
     let sql = "SELECT CAST(value AS INTEGER) FROM meta WHERE name = 'floor'";
-    let found: Option<i64> = db.query_row(sql, [], |r| r.get(0)).optional().map_err(failed)?;
+    let found: Option<i64> = db.query_row(sql, [], |r| r.get(0)).optional()?;
     Ok(Revision(found.unwrap_or_default() as u64))
 }
 
@@ -66,7 +65,7 @@ impl JournaledEvents for Reader {
         aside(move || {
             with(&db, |db| {
                 // One snapshot: what is dropped meanwhile is either in the page or below the floor.
-                let tx = db.transaction().map_err(failed)?;
+                let tx = db.transaction()?;
                 Ok((trail::read(&tx, &query)?, floor(&tx)?))
             })
         })
@@ -77,7 +76,7 @@ impl JournaledEvents for Reader {
         let file = self.file.clone();
         let (mut db, floor) = aside(move || {
             let db = connect(&file)?;
-            db.execute_batch("BEGIN").map_err(failed)?;
+            db.execute_batch("BEGIN")?;
             let floor = floor(&db)?;
             Ok((db, floor))
         })

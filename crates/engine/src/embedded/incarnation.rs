@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use solehold_core::time::StoreTime;
 use uuid::Uuid;
 
-use super::{failed, folder::private_file, unreadable};
+use super::{folder::private_file, unreadable};
 use crate::{
     resident::{Image, SetBack},
     store::{Cursor, StoreError},
@@ -43,14 +43,12 @@ impl FileIdentity {
     }
 }
 
-/// What the database says of itself.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct DatabaseStamp {
     run: Uuid,
     place: FileIdentity,
 }
 
-/// What the file beside it says.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct FileStamp {
     run: Uuid,
@@ -60,7 +58,6 @@ struct FileStamp {
     now: StoreTime,
 }
 
-/// The incarnation of an open folder.
 #[derive(Debug)]
 pub(super) struct Incarnation {
     path: PathBuf,
@@ -121,7 +118,7 @@ impl Incarnation {
         let within = DatabaseStamp { run, place: self.place.clone() };
         let text = serde_json::to_string(&within).map_err(|e| unreadable("incarnation", e))?;
         let sql = "INSERT OR REPLACE INTO meta (name, value) VALUES ('incarnation', ?1)";
-        db.execute(sql, params![text]).map_err(failed)?;
+        db.execute(sql, params![text])?;
         self.write(FileStamp { run, before: None, cursor, now })
     }
 
@@ -152,6 +149,6 @@ impl Incarnation {
 
 fn within(db: &Connection) -> Result<Option<DatabaseStamp>, StoreError> {
     let sql = "SELECT value FROM meta WHERE name = 'incarnation'";
-    let found: Option<String> = db.query_row(sql, [], |r| r.get(0)).optional().map_err(failed)?;
+    let found: Option<String> = db.query_row(sql, [], |r| r.get(0)).optional()?;
     found.map(|text| serde_json::from_str(&text).map_err(|e| unreadable("incarnation", e))).transpose()
 }

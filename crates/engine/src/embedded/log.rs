@@ -6,7 +6,7 @@ use solehold_core::{
     ledger::{Dirty, Ledger},
 };
 
-use super::{failed, unreadable};
+use super::unreadable;
 use crate::{
     resident::{Entry, Image, Mark, RowId},
     store::{Cursor, Row, StoreError},
@@ -17,43 +17,39 @@ const LINE_ROWS_MAX: usize = 256;
 
 /// Appends one batch and syncs it; tells how many bytes it took in the log.
 pub(super) fn append(db: &mut Connection, entry: &Entry) -> Result<usize, StoreError> {
-    let tx = db.transaction_with_behavior(TransactionBehavior::Immediate).map_err(failed)?;
+    let tx = db.transaction_with_behavior(TransactionBehavior::Immediate)?;
     let mut bytes = 0;
     {
         let sql = "INSERT INTO log (at_ms, revision, entry) VALUES (?1, ?2, ?3)";
-        let mut insert = tx.prepare_cached(sql).map_err(failed)?;
+        let mut insert = tx.prepare_cached(sql)?;
         for line in LogLine::all_of(entry) {
             let text = serde_json::to_string(&line).map_err(|e| unreadable("entry", e))?;
-            insert
-                .execute(params![entry.mark.now.0 as i64, entry.cursor.revision.0 as i64, text])
-                .map_err(failed)?;
+            insert.execute(params![entry.mark.now.0 as i64, entry.cursor.revision.0 as i64, text])?;
             bytes += text.len();
         }
         let sql = "INSERT INTO lease_events
             (revision, at_ms, event_type, tenant, kind, key, lease_id, holder, session_id, token, details, by_key)
             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)";
-        let mut insert = tx.prepare_cached(sql).map_err(failed)?;
+        let mut insert = tx.prepare_cached(sql)?;
         for event in &entry.events {
             let details = serde_json::to_string(&event.what).map_err(|e| unreadable("event", e))?;
-            insert
-                .execute(params![
-                    event.revision.0 as i64,
-                    event.at.0 as i64,
-                    event.name().as_str(),
-                    event.key.tenant.as_str(),
-                    event.key.kind.as_str(),
-                    event.key.key.as_str(),
-                    event.lease().map(|id| id.to_string()),
-                    event.holder().map(Name::as_str),
-                    event.session().map(|id| id.to_string()),
-                    event.token().map(|token| token.0 as i64),
-                    details,
-                    event.by.as_ref().map(Name::as_str),
-                ])
-                .map_err(failed)?;
+            insert.execute(params![
+                event.revision.0 as i64,
+                event.at.0 as i64,
+                event.name().as_str(),
+                event.key.tenant.as_str(),
+                event.key.kind.as_str(),
+                event.key.key.as_str(),
+                event.lease().map(|id| id.to_string()),
+                event.holder().map(Name::as_str),
+                event.session().map(|id| id.to_string()),
+                event.token().map(|token| token.0 as i64),
+                details,
+                event.by.as_ref().map(Name::as_str),
+            ])?;
         }
     }
-    tx.commit().map_err(failed)?;
+    tx.commit()?;
     Ok(bytes)
 }
 
@@ -86,9 +82,8 @@ impl<'a> LogLine<'a> {
 
 /// Replays the log over the snapshot; tells which rows the snapshot lacks, and how large the log is.
 pub(super) fn replay(db: &Connection, image: &mut Image) -> Result<(Dirty, usize), StoreError> {
-    let mut select = db.prepare("SELECT seq, entry FROM log ORDER BY seq").map_err(failed)?;
-    let lines =
-        select.query_map([], |row| Ok((row.get::<_, i64>(0)?, row.get::<_, String>(1)?))).map_err(failed)?;
+    let mut select = db.prepare("SELECT seq, entry FROM log ORDER BY seq")?;
+    let lines = select.query_map([], |row| Ok((row.get::<_, i64>(0)?, row.get::<_, String>(1)?)))?;
     let mut unfolded = Dirty::default();
     let mut bytes = 0;
     let mut before: Option<i64> = None;

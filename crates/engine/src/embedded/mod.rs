@@ -16,7 +16,6 @@ mod folder;
 mod history;
 mod incarnation;
 mod log;
-mod seal;
 mod snapshot;
 mod trail;
 
@@ -24,7 +23,7 @@ use std::{path::Path, sync::Arc};
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
-use rusqlite::{Connection, TransactionBehavior, params};
+use rusqlite::{Connection, OptionalExtension, TransactionBehavior, params};
 use solehold_core::{
     ledger::{Dirty, Ledger},
     time::{Revision, StoreTime},
@@ -39,7 +38,6 @@ use crate::{
 pub use folder::Lock;
 use incarnation::Incarnation;
 
-/// The store in a folder.
 const FILE: &str = "solehold.db";
 
 /// Older versions of SQLite can corrupt a database in WAL mode.
@@ -48,7 +46,6 @@ const SQLITE_LEAST: i32 = 3_051_003;
 /// Pages of 4 KiB that are written ahead before they are copied to their places.
 const WAL_PAGES_MAX: u32 = 8_192;
 
-/// Bounds of a data folder.
 #[derive(Debug, Clone, Copy)]
 pub struct FolderLimits {
     /// The log is folded into the snapshot when it is larger than this.
@@ -108,7 +105,6 @@ impl Folder {
         Self::open_with(path, FolderLimits::default())
     }
 
-    /// The same with bounds of one's own.
     pub fn open_with(path: &Path, limits: FolderLimits) -> Result<Self, StoreError> {
         let lock = Lock::take(path)?;
         Self::open_locked(path, limits, lock).map_err(|error| or_full_disk(path, error))
@@ -148,13 +144,6 @@ impl Folder {
         })
     }
 
-    fn with_db<T>(
-        &self,
-        work: impl FnOnce(&mut Connection) -> Result<T, StoreError>,
-    ) -> Result<T, StoreError> {
-        with(&self.db, work)
-    }
-
     /// Works with the file on a thread that may wait for the disk.
     async fn aside<T: Send + 'static>(
         &self,
@@ -181,13 +170,27 @@ fn with<T>(
     }
 }
 
+/// The key that seals cursors, created on first use.
+fn seal_of(db: &mut Connection) -> Result<Seal, StoreError> {
+    let read = "SELECT value FROM meta WHERE name = 'seal'";
+    let kept: Option<String> = db.query_row(read, [], |row| row.get(0)).optional()?;
+    if let Some(kept) = kept {
+        let key = blake3::Hash::from_hex(&kept).map_err(|e| unreadable("seal", e))?;
+        return Seal::of_key(key.as_bytes()).ok_or_else(|| unreadable("seal", "not a key"));
+    }
+    let seal = Seal::random();
+    let key: String = seal.key().iter().map(|byte| format!("{byte:02x}")).collect();
+    db.execute("INSERT INTO meta (name, value) VALUES ('seal', ?1)", params![key])?;
+    Ok(seal)
+}
+
 /// Brings the snapshot up to date and empties the log.
 fn fold(db: &mut Connection, entry: &Entry) -> Result<(), StoreError> {
-    let tx = db.transaction_with_behavior(TransactionBehavior::Immediate).map_err(failed)?;
+    let tx = db.transaction_with_behavior(TransactionBehavior::Immediate)?;
     snapshot::write(&tx, entry)?;
     snapshot::write_clock(&tx, &entry.mark, entry.cursor)?;
-    tx.execute("DELETE FROM log", []).map_err(failed)?;
-    tx.commit().map_err(failed)
+    tx.execute("DELETE FROM log", [])?;
+    Ok(tx.commit()?)
 }
 
 #[async_trait]
@@ -197,7 +200,7 @@ impl Journal for Folder {
     }
 
     fn load(&mut self) -> Result<Image, StoreError> {
-        let (image, unfolded, log_bytes) = self.with_db(|db| {
+        let (image, unfolded, log_bytes) = with(&self.db, |db| {
             let mut image = snapshot::read(db)?;
             let (unfolded, log_bytes) = log::replay(db, &mut image)?;
             image.events = trail::newest(db)?;
@@ -214,7 +217,7 @@ impl Journal for Folder {
     }
 
     fn seal(&mut self) -> Result<Seal, StoreError> {
-        with(&self.db, seal::of)
+        with(&self.db, seal_of)
     }
 
     fn adopt(&mut self, now: StoreTime) -> Result<(), StoreError> {
@@ -244,7 +247,7 @@ impl Journal for Folder {
         self.unfolded.extend(more);
         let decided = BatchDecision { events: Vec::new(), revision: self.cursor.revision };
         let entry = Entry::new(state, &self.unfolded, mark, &decided, self.cursor.epoch);
-        self.with_db(|db| fold(db, &entry))?;
+        with(&self.db, |db| fold(db, &entry))?;
         self.folded();
         self.incarnation.came_to(self.cursor, now)
     }
@@ -277,7 +280,7 @@ impl Journal for Folder {
 
     fn set_floor(&mut self, floor: Revision) -> Result<(), StoreError> {
         let sql = "INSERT OR REPLACE INTO meta (name, value) VALUES ('floor', ?1)";
-        self.with_db(|db| db.execute(sql, params![floor.0.to_string()]).map(|_| ()).map_err(failed))
+        with(&self.db, |db| Ok(db.execute(sql, params![floor.0.to_string()]).map(drop)?))
     }
 
     fn close(&mut self) -> Result<(), StoreError> {
@@ -285,15 +288,17 @@ impl Journal for Folder {
         let db = self.db.lock().take();
         // The lock goes last: the next process to take the folder finds it at rest.
         let lock = self.lock.take();
-        let closed = db.map_or(Ok(()), |db| db.close().map_err(|(_, error)| failed(error)));
+        let closed = db.map_or(Ok(()), |db| db.close().map_err(|(_, error)| error.into()));
         drop(lock);
         closed
     }
 }
 
 /// A write that failed may or may not have reached the disk.
-fn failed(error: rusqlite::Error) -> StoreError {
-    StoreError::Unknown(format!("cannot write the journal: {error}"))
+impl From<rusqlite::Error> for StoreError {
+    fn from(error: rusqlite::Error) -> Self {
+        Self::Unknown(format!("cannot write the journal: {error}"))
+    }
 }
 
 /// A disk with less room than this is full for a store that is being made.

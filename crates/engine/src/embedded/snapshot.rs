@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use rusqlite::{Connection, params};
 use solehold_core::{ledger::Ledger, time::Revision};
 
-use super::{failed, unreadable};
+use super::unreadable;
 use crate::{
     resident::{Entry, Image, Mark, RowId},
     store::{Cursor, Row, StoreError},
@@ -54,7 +54,7 @@ const SCHEMA_3: &str = "ALTER TABLE lease_events ADD COLUMN by_key TEXT;";
 
 /// Makes the tables of a new file, and what an older one lacks; refuses a file that a newer program made.
 pub(super) fn migrate(db: &Connection) -> Result<(), StoreError> {
-    let version: i64 = db.pragma_query_value(None, "user_version", |r| r.get(0)).map_err(failed)?;
+    let version: i64 = db.pragma_query_value(None, "user_version", |r| r.get(0))?;
     if version > SCHEMA_VERSION {
         let text = format!(
             "the data folder has schema {version}, and this program knows {SCHEMA_VERSION}: use a newer one"
@@ -62,12 +62,12 @@ pub(super) fn migrate(db: &Connection) -> Result<(), StoreError> {
         return Err(StoreError::Unusable(text));
     }
     if version < SCHEMA_VERSION {
-        let tx = db.unchecked_transaction().map_err(failed)?;
+        let tx = db.unchecked_transaction()?;
         for sql in [SCHEMA, SCHEMA_2, SCHEMA_3].iter().skip(version.max(0) as usize) {
-            tx.execute_batch(sql).map_err(failed)?;
+            tx.execute_batch(sql)?;
         }
-        tx.pragma_update(None, "user_version", SCHEMA_VERSION).map_err(failed)?;
-        tx.commit().map_err(failed)?;
+        tx.pragma_update(None, "user_version", SCHEMA_VERSION)?;
+        tx.commit()?;
     }
     Ok(())
 }
@@ -93,37 +93,34 @@ fn id_of(gone: &RowId) -> Result<(&'static str, String), StoreError> {
 /// Writes rows as they are, and removes those that are gone.
 pub(super) fn write(db: &Connection, entry: &Entry) -> Result<(), StoreError> {
     let sql = "INSERT INTO rows (tab, id, row) VALUES (?1, ?2, ?3) ON CONFLICT (tab, id) DO UPDATE SET row = excluded.row";
-    let mut put = db.prepare_cached(sql).map_err(failed)?;
-    let mut delete = db.prepare_cached("DELETE FROM rows WHERE tab = ?1 AND id = ?2").map_err(failed)?;
+    let mut put = db.prepare_cached(sql)?;
+    let mut delete = db.prepare_cached("DELETE FROM rows WHERE tab = ?1 AND id = ?2")?;
     for row in &entry.rows {
         let Some(identity) = RowId::of(row) else { continue };
         let (table, id) = id_of(&identity)?;
         let text = serde_json::to_string(row).map_err(|e| unreadable("row", e))?;
-        put.execute(params![table, id, text]).map_err(failed)?;
+        put.execute(params![table, id, text])?;
     }
     for gone in &entry.gone {
         let (table, id) = id_of(gone)?;
-        delete.execute(params![table, id]).map_err(failed)?;
+        delete.execute(params![table, id])?;
     }
     Ok(())
 }
 
-/// Writes the clock.
 pub(super) fn write_clock(db: &Connection, mark: &Mark, cursor: Cursor) -> Result<(), StoreError> {
     let mark = serde_json::to_string(mark).map_err(|e| unreadable("mark", e))?;
     let sql =
         "INSERT OR REPLACE INTO meta (name, value) VALUES ('mark', ?1), ('epoch', ?2), ('revision', ?3)";
-    db.execute(sql, params![mark, cursor.epoch.to_string(), cursor.revision.0.to_string()])
-        .map_err(failed)?;
+    db.execute(sql, params![mark, cursor.epoch.to_string(), cursor.revision.0.to_string()])?;
     Ok(())
 }
 
 /// Reads the snapshot and the clock; the log is still to be replayed over it.
 pub(super) fn read(db: &Connection) -> Result<Image, StoreError> {
-    let mut select = db.prepare("SELECT name, value FROM meta").map_err(failed)?;
-    let pairs =
-        select.query_map([], |r| Ok((r.get::<_, String>(0)?, r.get::<_, String>(1)?))).map_err(failed)?;
-    let meta = pairs.collect::<Result<BTreeMap<_, _>, _>>().map_err(failed)?;
+    let mut select = db.prepare("SELECT name, value FROM meta")?;
+    let pairs = select.query_map([], |r| Ok((r.get::<_, String>(0)?, r.get::<_, String>(1)?)))?;
+    let meta = pairs.collect::<Result<BTreeMap<_, _>, _>>()?;
     let number = |name: &str, otherwise: u64| match meta.get(name) {
         Some(text) => text.parse::<u64>().map_err(|e| unreadable(name, e)),
         None => Ok(otherwise),
@@ -133,12 +130,12 @@ pub(super) fn read(db: &Connection) -> Result<Image, StoreError> {
         .map(|text| serde_json::from_str(text).map_err(|e| unreadable("mark", e)))
         .transpose()?;
     let mut state = Ledger::default();
-    let mut select = db.prepare("SELECT tab, id, row FROM rows").map_err(failed)?;
-    let mut rows = select.query([]).map_err(failed)?;
-    while let Some(row) = rows.next().map_err(failed)? {
-        let table: String = row.get(0).map_err(failed)?;
-        let id: String = row.get(1).map_err(failed)?;
-        let text: String = row.get(2).map_err(failed)?;
+    let mut select = db.prepare("SELECT tab, id, row FROM rows")?;
+    let mut rows = select.query([])?;
+    while let Some(row) = rows.next()? {
+        let table: String = row.get(0)?;
+        let id: String = row.get(1)?;
+        let text: String = row.get(2)?;
         let row: Row = serde_json::from_str(&text).map_err(|e| unreadable(&format!("{table} {id}"), e))?;
         row.load_into(&mut state);
     }

@@ -9,11 +9,11 @@ use std::collections::VecDeque;
 use rusqlite::{Connection, OptionalExtension, Row as SqlRow, params};
 use solehold_core::{
     event::Event,
-    key::{LeaseId, Name, ResourceKey},
+    key::{Name, ResourceKey},
     time::{Revision, StoreTime},
 };
 
-use super::{failed, unreadable};
+use super::unreadable;
 use crate::{
     resident::WINDOW_EVENTS,
     store::{EventQuery, Retention, StoreError},
@@ -38,24 +38,24 @@ fn hash_of_resource(tenant: &str, kind: &str, key: &str) -> i64 {
 /// Up to which event the index goes.
 fn indexed(db: &Connection) -> Result<i64, StoreError> {
     let sql = "SELECT CAST(value AS INTEGER) FROM meta WHERE name = 'indexed'";
-    let found = db.prepare_cached(sql).map_err(failed)?.query_row([], |r| r.get(0)).optional();
-    Ok(found.map_err(failed)?.unwrap_or_default())
+    let found = db.prepare_cached(sql)?.query_row([], |r| r.get(0)).optional();
+    Ok(found?.unwrap_or_default())
 }
 
 /// The numbers under which a range of events is entered, as pairs of number and revision.
 fn entries(db: &Connection, from: i64, to: i64, most: u64) -> Result<Vec<(i64, i64)>, StoreError> {
     let sql = "SELECT revision, lease_id, tenant, kind, key FROM lease_events
         WHERE revision > ?1 AND revision <= ?2 ORDER BY revision LIMIT ?3";
-    let mut select = db.prepare_cached(sql).map_err(failed)?;
-    let mut rows = select.query(params![from, to, most as i64]).map_err(failed)?;
+    let mut select = db.prepare_cached(sql)?;
+    let mut rows = select.query(params![from, to, most as i64])?;
     let mut entries = Vec::new();
-    while let Some(row) = rows.next().map_err(failed)? {
+    while let Some(row) = rows.next()? {
         let text = |n: usize| row.get_ref(n)?.as_str().map_err(rusqlite::Error::from);
-        let revision: i64 = row.get(0).map_err(failed)?;
-        let lease: Option<String> = row.get(1).map_err(failed)?;
-        let tenant = text(2).map_err(failed)?;
-        let kind = text(3).map_err(failed)?;
-        let key = text(4).map_err(failed)?;
+        let revision: i64 = row.get(0)?;
+        let lease: Option<String> = row.get(1)?;
+        let tenant = text(2)?;
+        let kind = text(3)?;
+        let key = text(4)?;
         entries.push((hash_of_resource(tenant, kind, key), revision));
         entries.extend(lease.map(|id| (hash_of_lease(&id), revision)));
     }
@@ -68,28 +68,28 @@ pub(super) fn enter(db: &Connection, most: u64) -> Result<(), StoreError> {
     let Some(to) = new.iter().map(|(_, revision)| *revision).max() else { return Ok(()) };
     // In the order of the index, so that each of its pages is written once.
     new.sort_unstable();
-    let tx = db.unchecked_transaction().map_err(failed)?;
+    let tx = db.unchecked_transaction()?;
     {
         let sql = "INSERT OR IGNORE INTO event_index (hash, revision) VALUES (?1, ?2)";
-        let mut insert = tx.prepare_cached(sql).map_err(failed)?;
+        let mut insert = tx.prepare_cached(sql)?;
         for (hash, revision) in new {
-            insert.execute(params![hash, revision]).map_err(failed)?;
+            insert.execute(params![hash, revision])?;
         }
     }
     let sql = "INSERT OR REPLACE INTO meta (name, value) VALUES ('indexed', ?1)";
-    tx.execute(sql, params![to.to_string()]).map_err(failed)?;
-    tx.commit().map_err(failed)
+    tx.execute(sql, params![to.to_string()])?;
+    Ok(tx.commit()?)
 }
 
 const EVENT_COLUMNS: &str = "revision, at_ms, tenant, kind, key, details, by_key";
 
 fn event(row: &SqlRow<'_>) -> Result<Event, StoreError> {
-    let text = |n: usize| row.get::<_, String>(n).map_err(failed);
-    let number = |n: usize| row.get::<_, i64>(n).map_err(failed);
+    let text = |n: usize| row.get::<_, String>(n);
+    let number = |n: usize| row.get::<_, i64>(n);
     let revision = number(0)?;
     let place = format!("event {revision}");
     let name = |text: String| Name::new(text).map_err(|e| unreadable(&place, e));
-    let by: Option<String> = row.get(6).map_err(failed)?;
+    let by: Option<String> = row.get(6)?;
     Ok(Event {
         revision: Revision(revision as u64),
         at: StoreTime(number(1)? as u64),
@@ -104,41 +104,29 @@ fn event(row: &SqlRow<'_>) -> Result<Event, StoreError> {
 ///
 /// What is not entered in the index yet comes after everything that is, so it is read first or last.
 pub(super) fn read(db: &Connection, query: &EventQuery) -> Result<Vec<Event>, StoreError> {
-    let is_newest_first = query.newest_before.is_some();
     let indexed = indexed(db)?;
     let after = i64::try_from(query.after.0).unwrap_or(i64::MAX);
     let before = query.newest_before.map_or(i64::MAX, |before| i64::try_from(before.0).unwrap_or(i64::MAX));
     let limit = i64::try_from(query.limit).unwrap_or(i64::MAX);
-    if query.lease.is_none() && query.resource.is_none() {
-        return Selection::all(query).read(db, (after, before), limit);
+    let selection = Selection::of(query);
+    if selection.hash.is_none() {
+        return selection.read(db, None, (after, before), limit);
     }
-    let entered = Selection { hash: Some(hash_of(query)), ..Selection::all(query) };
-    let entered_range = (after, before.min(indexed.saturating_add(1)));
-    let new_range = (after.max(indexed), before);
-    let parts = [(entered, entered_range), (Selection::all(query), new_range)];
+    let entered = (selection.hash, (after, before.min(indexed.saturating_add(1))));
+    let new = (None, (after.max(indexed), before));
     let mut events = Vec::new();
-    for at in if is_newest_first { [1, 0] } else { [0, 1] } {
-        let (selection, range) = &parts[at];
+    for (hash, range) in if query.newest_before.is_some() { [new, entered] } else { [entered, new] } {
         let left = limit.saturating_sub(events.len() as i64);
         if left > 0 {
-            events.extend(selection.read(db, *range, left)?);
+            events.extend(selection.read(db, hash, range, left)?);
         }
     }
     Ok(events)
 }
 
-/// The number under which the events of a lease or a resource are entered.
-fn hash_of(query: &EventQuery) -> i64 {
-    match (&query.lease, &query.resource) {
-        (Some(lease), _) => hash_of_lease(&lease.to_string()),
-        (None, Some(key)) => hash_of_resource(key.tenant.as_str(), key.kind.as_str(), key.key.as_str()),
-        (None, None) => 0,
-    }
-}
-
-/// Which events to select, and by which index.
+/// Which events to select.
 struct Selection {
-    /// Found by this number in `event_index`; by going through the events, if not given.
+    /// The number under which they are entered; none for all events.
     hash: Option<i64>,
     /// What an event must be of, and the values of its parameters, which begin with `?4`.
     is_its: &'static str,
@@ -147,24 +135,37 @@ struct Selection {
 }
 
 impl Selection {
-    fn all(query: &EventQuery) -> Self {
-        let is_its = match (&query.lease, &query.resource) {
-            (Some(_), _) => "lease_id = ?4",
-            (None, Some(_)) => "tenant = ?4 AND kind = ?5 AND key = ?6",
-            (None, None) => "true",
+    fn of(query: &EventQuery) -> Self {
+        let (hash, is_its, names) = match (&query.lease, &query.resource) {
+            (Some(lease), _) => {
+                let id = lease.to_string();
+                (Some(hash_of_lease(&id)), "lease_id = ?4", vec![id])
+            }
+            (None, Some(key)) => {
+                let names = [&key.tenant, &key.kind, &key.key].map(Name::as_str);
+                let hash = hash_of_resource(names[0], names[1], names[2]);
+                (Some(hash), "tenant = ?4 AND kind = ?5 AND key = ?6", names.map(str::to_owned).to_vec())
+            }
+            (None, None) => (None, "true", Vec::new()),
         };
-        let order = if query.newest_before.is_some() { "DESC" } else { "ASC" };
-        Self { hash: None, is_its, names: names(query.lease, query.resource.as_ref()), order }
+        Self { hash, is_its, names, order: if query.newest_before.is_some() { "DESC" } else { "ASC" } }
     }
 
-    /// Reads the events after the first revision and before the second.
-    fn read(&self, db: &Connection, range: (i64, i64), limit: i64) -> Result<Vec<Event>, StoreError> {
-        let Self { is_its, order, .. } = self;
+    /// Reads the events after the first revision and before the second: by their number in `event_index`, or by going
+    /// through the events, if none is given.
+    fn read(
+        &self,
+        db: &Connection,
+        hash: Option<i64>,
+        range: (i64, i64),
+        limit: i64,
+    ) -> Result<Vec<Event>, StoreError> {
+        let Self { is_its, order, names, .. } = self;
         // A cross join is walked from the left: always by the number, never through all events.
-        let (from, by_hash) = match self.hash {
+        let (from, by_hash) = match hash {
             Some(_) => (
                 "event_index CROSS JOIN lease_events USING (revision)",
-                format!(" AND hash = ?{}", self.names.len() + 4),
+                format!(" AND hash = ?{}", names.len() + 4),
             ),
             None => ("lease_events", String::new()),
         };
@@ -173,25 +174,17 @@ impl Selection {
              WHERE revision > ?1 AND revision < ?2 AND {is_its}{by_hash} ORDER BY revision {order} LIMIT ?3"
         );
         let mut values: Vec<rusqlite::types::Value> = vec![range.0.into(), range.1.into(), limit.into()];
-        values.extend(self.names.iter().cloned().map(Into::into));
-        values.extend(self.hash.map(Into::into));
+        values.extend(names.iter().cloned().map(Into::into));
+        values.extend(hash.map(Into::into));
         collect(db, &sql, rusqlite::params_from_iter(values))
     }
 }
 
-fn names(lease: Option<LeaseId>, resource: Option<&ResourceKey>) -> Vec<String> {
-    match (lease, resource) {
-        (Some(lease), _) => vec![lease.to_string()],
-        (None, Some(key)) => [&key.tenant, &key.kind, &key.key].map(|name| name.to_string()).to_vec(),
-        (None, None) => Vec::new(),
-    }
-}
-
 fn collect(db: &Connection, sql: &str, values: impl rusqlite::Params) -> Result<Vec<Event>, StoreError> {
-    let mut select = db.prepare_cached(sql).map_err(failed)?;
-    let mut rows = select.query(values).map_err(failed)?;
+    let mut select = db.prepare_cached(sql)?;
+    let mut rows = select.query(values)?;
     let mut events = Vec::new();
-    while let Some(row) = rows.next().map_err(failed)? {
+    while let Some(row) = rows.next()? {
         events.push(event(row)?);
     }
     Ok(events)
@@ -201,13 +194,9 @@ fn collect(db: &Connection, sql: &str, values: impl rusqlite::Params) -> Result<
 pub(super) fn newest(db: &Connection) -> Result<VecDeque<Event>, StoreError> {
     let sql =
         format!("SELECT {EVENT_COLUMNS} FROM lease_events ORDER BY revision DESC LIMIT {WINDOW_EVENTS}");
-    let mut select = db.prepare(&sql).map_err(failed)?;
-    let mut rows = select.query([]).map_err(failed)?;
-    let mut events = VecDeque::new();
-    while let Some(row) = rows.next().map_err(failed)? {
-        events.push_front(event(row)?);
-    }
-    Ok(events)
+    let mut events = collect(db, &sql, [])?;
+    events.reverse();
+    Ok(events.into())
 }
 
 /// How many events there were at most when the history stood at a revision.
@@ -247,21 +236,19 @@ pub(super) fn drop_old(
         None => None,
     };
     let Some(floor) = beyond.max(old) else { return Ok((None, Some((count, head)))) };
-    let tx = db.unchecked_transaction().map_err(failed)?;
-    tx.execute("INSERT OR REPLACE INTO meta (name, value) VALUES ('floor', ?1)", params![floor.to_string()])
-        .map_err(failed)?;
+    let tx = db.unchecked_transaction()?;
+    tx.execute("INSERT OR REPLACE INTO meta (name, value) VALUES ('floor', ?1)", params![floor.to_string()])?;
     {
         let sql = "DELETE FROM event_index WHERE hash = ?1 AND revision = ?2";
-        let mut forget = tx.prepare_cached(sql).map_err(failed)?;
+        let mut forget = tx.prepare_cached(sql)?;
         let mut gone = entries(&tx, 0, floor as i64, u64::MAX >> 1)?;
         gone.sort_unstable();
         for (hash, revision) in gone {
-            forget.execute(params![hash, revision]).map_err(failed)?;
+            forget.execute(params![hash, revision])?;
         }
     }
-    let dropped =
-        tx.execute("DELETE FROM lease_events WHERE revision <= ?1", params![floor as i64]).map_err(failed)?;
-    tx.commit().map_err(failed)?;
+    let dropped = tx.execute("DELETE FROM lease_events WHERE revision <= ?1", params![floor as i64])?;
+    tx.commit()?;
     let left = count.saturating_sub(dropped as u64);
     Ok((Some(Revision(floor)), Some((left, head))))
 }
@@ -272,9 +259,9 @@ fn read_number<const N: usize>(
     sql: &str,
     values: [i64; N],
 ) -> Result<Option<u64>, StoreError> {
-    let mut select = db.prepare_cached(sql).map_err(failed)?;
-    let mut rows = select.query(rusqlite::params_from_iter(values)).map_err(failed)?;
-    let Some(row) = rows.next().map_err(failed)? else { return Ok(None) };
-    let number: Option<i64> = row.get(0).map_err(failed)?;
+    let mut select = db.prepare_cached(sql)?;
+    let mut rows = select.query(rusqlite::params_from_iter(values))?;
+    let Some(row) = rows.next()? else { return Ok(None) };
+    let number: Option<i64> = row.get(0)?;
     Ok(number.map(|number| number as u64))
 }

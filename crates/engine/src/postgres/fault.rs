@@ -8,42 +8,32 @@ use tokio_postgres::{Error, error::Severity};
 use crate::store::StoreError;
 
 /// Why an attempt came to nothing, or to nothing known.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub(crate) enum Fault {
     /// PostgreSQL, or the way to it, failed.
-    Postgres(Error),
-    /// No answer in time: the connection is given up.
+    #[error("{}", words(.0))]
+    Postgres(#[from] Error),
+    /// The connection is given up.
+    #[error("PostgreSQL did not answer in time: {0}")]
     Slow(&'static str),
     /// What was known before the locks were taken is no longer true: look again.
+    #[error("rows changed while they were being locked")]
     Stale,
     /// Something to be judged was found late: begin again with it.
-    Late(FoundLate),
-    /// The clock was stepped: correct it first.
+    #[error("{0}")]
+    Late(#[from] FoundLate),
+    /// To be corrected first.
+    #[error("the clock of PostgreSQL was stepped")]
     Stepped,
-    /// The store is behind what was seen of it: it was set back to an earlier state.
+    /// The store is behind what was seen of it.
+    #[error("PostgreSQL was set back to an earlier state")]
     SetBack,
     /// A stored row cannot be read.
+    #[error("{0}")]
     Unreadable(String),
     /// The error that the caller gets, as it is.
-    Told(StoreError),
-}
-
-impl From<Error> for Fault {
-    fn from(error: Error) -> Self {
-        Self::Postgres(error)
-    }
-}
-
-impl From<FoundLate> for Fault {
-    fn from(late: FoundLate) -> Self {
-        Self::Late(late)
-    }
-}
-
-impl From<StoreError> for Fault {
-    fn from(error: StoreError) -> Self {
-        Self::Told(error)
-    }
+    #[error("{0}")]
+    Told(#[from] StoreError),
 }
 
 impl Fault {
@@ -94,21 +84,6 @@ impl Fault {
             Self::Told(error) => error,
             Self::Unreadable(what) => StoreError::Unusable(what),
             other => StoreError::Unavailable(other.to_string()),
-        }
-    }
-}
-
-impl std::fmt::Display for Fault {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Postgres(error) => f.write_str(&words(error)),
-            Self::Slow(what) => write!(f, "PostgreSQL did not answer in time: {what}"),
-            Self::Stale => f.write_str("rows changed while they were being locked"),
-            Self::Late(late) => write!(f, "{late}"),
-            Self::Stepped => f.write_str("the clock of PostgreSQL was stepped"),
-            Self::SetBack => f.write_str("PostgreSQL was set back to an earlier state"),
-            Self::Unreadable(what) => f.write_str(what),
-            Self::Told(error) => write!(f, "{error}"),
         }
     }
 }

@@ -46,7 +46,6 @@ mod clock;
 mod connection;
 mod fault;
 mod history;
-mod options;
 mod read;
 mod schema;
 mod statements;
@@ -63,12 +62,7 @@ use std::{
     time::Duration,
 };
 
-#[doc(hidden)] // for the fuzz targets
-pub use self::connection::target::Target as ConnectionTarget;
-pub use self::{
-    connection::target::Target,
-    options::{Failover, PostgresOptions},
-};
+pub use self::connection::target::Target;
 use async_trait::async_trait;
 use parking_lot::Mutex;
 use solehold_core::{command::Footprint, key::Name, record::Record};
@@ -105,6 +99,30 @@ const NEWS_EVERY: Duration = Duration::from_millis(50);
 const NEWS_WAIT: Duration = Duration::from_secs(1);
 /// How many attempts are made to open a store that other replicas open, too.
 const OPEN_ATTEMPTS: u32 = 20;
+
+/// How a [`PostgresStore`] is opened.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct PostgresOptions {
+    /// Accept a server with `fsync = off`, which can lose what it confirmed. For tests.
+    pub allow_unsafe_durability: bool,
+    pub failover: Failover,
+    /// The longest ttl that may be asked for. Unless given, it is what is stored, or
+    /// [`TTL_MAX_MS`](crate::history::TTL_MAX_MS). After a failover or a restore nothing is decided for the longest
+    /// that any server of the store was given.
+    pub ttl_max_ms: Option<u64>,
+    /// Refuse a database in which there is no store, instead of making one.
+    pub must_exist: bool,
+}
+
+/// Whether commits can be lost when a standby takes over.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Failover {
+    /// The standby may lack the last ones: nothing is granted until leases that were lost have run out.
+    #[default]
+    Lossy,
+    /// Only a standby that every commit waited for is ever promoted: nothing is lost.
+    Lossless,
+}
 
 /// Rows in PostgreSQL.
 pub struct PostgresStore {
@@ -214,13 +232,16 @@ impl PostgresStore {
     async fn mend(&self, fault: &Fault) -> Result<(), Fault> {
         match fault {
             Fault::SetBack => self.mend_history().await,
-            _ => self.correct_clock().await,
+            _ => self.claim_ceiling(false).await,
         }
     }
 
-    /// Follows whatever store time is next, without asking how it got there.
-    fn forget_pace(&self) {
-        *self.time.lock() = Timekeeper::default();
+    /// As [`Self::mend`], for a caller that tries again, whether or not others were in the way.
+    async fn mend_and_retry(&self, fault: &Fault) -> Result<(), StoreError> {
+        match self.mend(fault).await {
+            Err(fault) if !fault.is_contention() => Err(fault.told()),
+            _ => Ok(()),
+        }
     }
 
     async fn read_cursor(&self, conn: &Conn) -> Result<Cursor, Fault> {
@@ -229,7 +250,7 @@ impl PostgresStore {
         let row = rows.first().ok_or_else(|| unreadable("the table solehold.clock has no row"))?;
         let CursorPart { epoch, revision, last_ms } = part::read(row)?;
         let cursor = Cursor { epoch, revision };
-        self.follow(Point { cursor, last_ms }, asked, BootTime::now())?;
+        self.history.lock().follow(Point { cursor, last_ms }, asked, BootTime::now())?;
         Ok(cursor)
     }
 }
@@ -254,15 +275,19 @@ impl Store for PostgresStore {
     }
 
     async fn load(&self, footprint: &Footprint) -> Result<LoadedRows, StoreError> {
-        self.load_rows(&WantedRows::of(footprint)).await
+        let wanted = &WantedRows::of(footprint);
+        self.read(Purpose::Read, "reading rows", |conn| async move { self.load_once(&conn, wanted).await })
+            .await
     }
 
     async fn find_resources(&self, query: &ResourceQuery) -> Result<ResourcePage, StoreError> {
-        self.find(query).await
+        self.read(Purpose::Read, "finding resources", |conn| async move { self.find(&conn, query).await })
+            .await
     }
 
     async fn find_holders(&self, query: &HolderQuery) -> Result<HolderPage, StoreError> {
-        self.find_names(query).await
+        self.read(Purpose::Read, "finding holders", |conn| async move { self.find_names(&conn, query).await })
+            .await
     }
 
     async fn records(&self, collection: &Name) -> Result<Vec<Record>, StoreError> {
@@ -274,7 +299,8 @@ impl Store for PostgresStore {
     }
 
     async fn events(&self, query: &EventQuery) -> Result<EventPage, StoreError> {
-        self.read_events(query).await
+        self.read(Purpose::Read, "reading events", |conn| async move { self.read_events(&conn, query).await })
+            .await
     }
 
     async fn news(&self, after: Cursor) -> Result<Cursor, StoreError> {
@@ -296,7 +322,10 @@ impl Store for PostgresStore {
     }
 
     async fn due(&self, limit: usize) -> Result<Nominations, StoreError> {
-        self.nominate(limit).await
+        self.read(Purpose::Write, "looking for what is due", |conn| async move {
+            self.nominate(&conn, limit).await
+        })
+        .await
     }
 
     async fn maintain(&self, retention: &Retention) -> Result<(), StoreError> {
@@ -304,7 +333,7 @@ impl Store for PostgresStore {
     }
 
     async fn usage(&self, tenant: Option<&Name>) -> Result<Usage, StoreError> {
-        self.count(tenant).await
+        self.read(Purpose::Read, "counting", |conn| async move { self.count(&conn, tenant).await }).await
     }
 
     async fn scan(&self, query: &ResourceQuery, pages: &Outlet<ResourcePage>) -> Result<(), StoreError> {
@@ -340,7 +369,7 @@ impl Store for PostgresStore {
     }
 
     fn cursor(&self) -> Cursor {
-        self.cursor_seen().unwrap_or(*self.head.borrow())
+        self.history.lock().seen().unwrap_or(*self.head.borrow())
     }
 
     async fn set_back(&self, seen: Option<Cursor>, bar: Bar) -> Result<(), StoreError> {

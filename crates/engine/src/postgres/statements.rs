@@ -2,6 +2,8 @@
 
 use std::sync::LazyLock;
 
+use solehold_core::{key::HolderKey, lease::Pending, request::SpentRequest};
+
 use super::tables::{
     columns::*,
     part::{delete, insert, list, update, upsert},
@@ -143,7 +145,7 @@ statements! {
         &[("version", "u.resource_id"), ("has_state", "false")]);
     UpsertWaiters = upsert::<WaiterKeyPart, WaiterPart>();
     DeleteWaiters = delete::<WaiterKeyPart>();
-    UpdatePending = update::<LeaseKeyPart, PendingPart>(&[]);
+    UpdatePending = update::<LeaseKeyPart, Pending>(&[]);
     InsertResources = insert::<(ResourceColumns, ResourceMarkPart)>(&[]);
     UpdateResources = update::<ResourceIdPart, DeclarationPart>(&[]);
     DeleteResources = "WITH a AS (DELETE FROM solehold.leases WHERE resource_id = ANY($1::bigint[])), \
@@ -160,9 +162,9 @@ statements! {
     ]);
     DeleteSessions = "DELETE FROM solehold.sessions WHERE id = ANY($1::uuid[])";
 
-    UpsertHolders = upsert::<HolderKeyPart, HolderPart>();
-    DeleteHolders = delete::<HolderKeyPart>();
-    UpsertRequests = upsert::<RequestKeyPart, RequestPart>();
+    UpsertHolders = upsert::<HolderKey, HolderPart>();
+    DeleteHolders = delete::<HolderKey>();
+    UpsertRequests = upsert::<RequestKeyPart, SpentRequest>();
     DeleteRequests = delete::<RequestKeyPart>();
     UpsertRecords = upsert::<RecordKeyPart, RecordPart>();
     DeleteRecords = delete::<RecordKeyPart>();

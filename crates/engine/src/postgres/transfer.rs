@@ -11,18 +11,15 @@ use tokio_postgres::types::{ToSql, Type};
 
 use super::{
     PostgresStore,
-    batch::{
-        changes::ResourceChanges,
-        write::{RowsBefore, Writes},
-    },
-    clock::Reading,
+    batch::write::{ResourceChanges, RowsBefore, Writes},
+    clock::{Reading, pace::Timekeeper},
     connection::pool::{Conn, Purpose, in_time},
     fault::Fault,
     read::SNAPSHOT,
     statements::Sql,
     tables::{
         columns::EventPart,
-        part::list,
+        part::{Part, list},
         rows::{self, HolderColumns, RecordColumns, RequestColumns, SessionColumns, WholeResourceColumns},
     },
 };
@@ -33,7 +30,6 @@ use crate::{
     store::{Cursor, EXPORT_FORMAT, Header, Import, Row, StoreError},
 };
 
-/// A large store takes long.
 const TRANSFER: Duration = Duration::from_secs(600);
 /// How many attempts are made while other replicas hold locks, or after the clock was stepped.
 const ATTEMPTS: u32 = 20;
@@ -51,22 +47,17 @@ impl PostgresStore {
         let mut attempt = 1;
         loop {
             let lent = self.lend(Purpose::Read).await.map_err(Fault::told)?;
-            let fault = match in_time("exporting", TRANSFER, self.export_from(&lent, out)).await {
+            match in_time("exporting", TRANSFER, self.export_from(&lent, out)).await {
                 Ok(()) => {
                     lent.give_back();
                     return Ok(());
                 }
-                Err(fault) => fault,
-            };
-            // The connection is dropped, and with it the snapshot. What has begun cannot begin again.
-            match fault {
-                Fault::Stepped if attempt < ATTEMPTS && !out.has_begun() => {
-                    match self.correct_clock().await {
-                        Err(fault) if !fault.is_contention() => return Err(fault.told()),
-                        _ => attempt += 1,
-                    }
+                // The connection is dropped, and with it the snapshot. What has begun cannot begin again.
+                Err(fault @ Fault::Stepped) if attempt < ATTEMPTS && !out.has_begun() => {
+                    self.mend_and_retry(&fault).await?;
+                    attempt += 1;
                 }
-                fault => return Err(fault.told()),
+                Err(fault) => return Err(fault.told()),
             }
         }
     }
@@ -83,44 +74,35 @@ impl PostgresStore {
         out.put(Row::Header(Header {
             format: EXPORT_FORMAT,
             now,
-            revision: reading.revision,
-            epoch: reading.epoch,
-            floor: reading.floor,
-            retired: reading.retired_to.is_some(),
+            revision: reading.clock.revision,
+            epoch: reading.clock.epoch,
+            floor: reading.clock.floor,
+            retired: reading.clock.retired_to.is_some(),
         }))
         .await?;
-        let sql = format!("SELECT {} FROM solehold.sessions s ORDER BY s.id", list::<SessionColumns>());
         // Waiters are connections, and so are their rooms: they ask again at the new store.
         let session = |row: &_| {
             let session = rows::session(row)?;
             Ok((!session.is_room()).then_some(Row::Session(Session { waiting: 0, ..session })))
         };
-        give(conn, out, &sql, session).await?;
-        let sql =
-            format!("SELECT {} FROM solehold.holders h ORDER BY h.tenant, h.name", list::<HolderColumns>());
-        give(conn, out, &sql, |row| Ok(Some(Row::Holder(rows::holder(row)?)))).await?;
-        let sql = format!(
-            "SELECT {} FROM solehold.resources r JOIN solehold.leases l ON l.resource_id = r.id \
-             LEFT JOIN solehold.states t ON t.resource_id = r.id ORDER BY r.tenant, r.kind, r.key",
-            list::<WholeResourceColumns>()
-        );
+        give::<SessionColumns>(conn, out, "sessions s ORDER BY s.id", session).await?;
+        let holder = |row: &_| Ok(Some(Row::Holder(rows::holder(row)?)));
+        give::<HolderColumns>(conn, out, "holders h ORDER BY h.tenant, h.name", holder).await?;
+        let resources = "resources r JOIN solehold.leases l ON l.resource_id = r.id \
+             LEFT JOIN solehold.states t ON t.resource_id = r.id ORDER BY r.tenant, r.kind, r.key";
         let resource =
             |row: &_| Ok(Some(Row::Resource(Resource { queued: 0, ..rows::whole_resource(row)?.1 })));
-        give(conn, out, &sql, resource).await?;
-        let sql = format!(
-            "SELECT {} FROM solehold.requests q ORDER BY q.tenant, q.kind, q.key, q.holder, q.request",
-            list::<RequestColumns>()
-        );
+        give::<WholeResourceColumns>(conn, out, resources, resource).await?;
+        let requests = "requests q ORDER BY q.tenant, q.kind, q.key, q.holder, q.request";
         let request = |row: &_| {
             let (request, spent) = rows::request(row)?;
             Ok(Some(Row::Request { request, spent }))
         };
-        give(conn, out, &sql, request).await?;
-        let sql =
-            format!("SELECT {} FROM solehold.records d ORDER BY d.collection, d.id", list::<RecordColumns>());
-        give(conn, out, &sql, |row| Ok(Some(Row::Record(rows::record(row)?)))).await?;
-        let sql = format!("SELECT {} FROM solehold.lease_events e ORDER BY e.revision", list::<EventPart>());
-        give(conn, out, &sql, |row| Ok(Some(Row::Event(rows::event(row)?)))).await?;
+        give::<RequestColumns>(conn, out, requests, request).await?;
+        let record = |row: &_| Ok(Some(Row::Record(rows::record(row)?)));
+        give::<RecordColumns>(conn, out, "records d ORDER BY d.collection, d.id", record).await?;
+        let event = |row: &_| Ok(Some(Row::Event(rows::event(row)?)));
+        give::<EventPart>(conn, out, "lease_events e ORDER BY e.revision", event).await?;
         conn.simple("COMMIT").await
     }
 
@@ -136,10 +118,7 @@ impl PostgresStore {
                     return Ok(());
                 }
                 Err(fault @ (Fault::Stepped | Fault::SetBack)) if attempt < ATTEMPTS => {
-                    match self.mend(&fault).await {
-                        Err(fault) if !fault.is_contention() => return Err(fault.told()),
-                        _ => {}
-                    }
+                    self.mend_and_retry(&fault).await?;
                 }
                 Err(fault) if fault.is_contention() && attempt < ATTEMPTS => pauses.pause().await,
                 // The end of it may have happened.
@@ -164,7 +143,7 @@ impl PostgresStore {
         refuse_unless_empty(conn, &reading).await?;
         // Store time never goes back, not even by moving house.
         let now = self.time(&reading)?.max(header.now);
-        let ahead_ms = now.0 as i64 - (reading.wall_ms + reading.offset_ms);
+        let ahead_ms = now.0 as i64 - (reading.clock.wall_ms + reading.clock.offset_ms);
         let gap_ms = now.ms_after(header.now);
         resume(&mut state, header.now, gap_ms, now, 0);
         let mut dirty = state.take_dirty();
@@ -182,12 +161,12 @@ impl PostgresStore {
         }
         // Rows got numbers from 1 on; revisions must begin above them.
         let revision = header.revision.max(Revision(state.resources().count() as u64));
-        let furthest = Cursor { epoch: header.epoch.max(reading.epoch), revision };
+        let furthest = Cursor { epoch: header.epoch.max(reading.clock.epoch), revision };
         let (cursor, barred_until) = if header.retired {
             (Cursor { epoch: furthest.epoch + 1, ..furthest }, 0)
         } else {
             // The old store may still be running: wait out its leases, and give none of its tokens.
-            let cursor = history::another(furthest, reading.wall_ms as u64);
+            let cursor = history::another(furthest, reading.clock.wall_ms as u64);
             (cursor, self.barred_until(conn, &reading, now.0 as i64).await?)
         };
         self.go_on(conn, &reading, cursor.revision, now).await?;
@@ -203,21 +182,22 @@ impl PostgresStore {
         conn.simple(KEEP_OLD_IDS).await?;
         conn.simple("COMMIT").await?;
         // Time may have been moved on: this replica follows.
-        self.forget_pace();
+        *self.time.lock() = Timekeeper::default();
         self.begin_at(cursor);
         Ok(())
     }
 }
 
-/// Gives the rows of a query as they come. The server sends no more than is taken.
-async fn give(
+/// Gives the rows of a table as they come. The server sends no more than is taken.
+async fn give<P: Part>(
     conn: &Conn,
     out: &mut Exporter,
-    sql: &str,
+    from: &str,
     read: impl Fn(&tokio_postgres::Row) -> Result<Option<Row>, Fault>,
 ) -> Result<(), Fault> {
     let none: [(&(dyn ToSql + Sync), Type); 0] = [];
-    let mut found = pin!(conn.client.query_typed_raw(sql, none).await?);
+    let sql = format!("SELECT {} FROM solehold.{from}", list::<P>());
+    let mut found = pin!(conn.client.query_typed_raw(&sql, none).await?);
     while let Some(row) = found.try_next().await? {
         if let Some(row) = read(&row)? {
             out.put(row).await?;
@@ -230,9 +210,7 @@ async fn refuse_unless_empty(conn: &Conn, reading: &Reading) -> Result<(), Fault
     let sql = "SELECT EXISTS (SELECT 1 FROM solehold.resources) OR EXISTS (SELECT 1 FROM solehold.sessions) \
                OR EXISTS (SELECT 1 FROM solehold.holders) OR EXISTS (SELECT 1 FROM solehold.requests) \
                OR EXISTS (SELECT 1 FROM solehold.records) OR EXISTS (SELECT 1 FROM solehold.lease_events)";
-    let rows = conn.client.query_typed(sql, &[]).await?;
-    let is_used = rows.first().map(|row| row.try_get(0)).transpose()?.unwrap_or(true);
-    if is_used || reading.revision > Revision(0) {
+    if conn.value(sql).await?.unwrap_or(true) || reading.clock.revision > Revision(0) {
         return Err(StoreError::NotEmpty.into());
     }
     Ok(())

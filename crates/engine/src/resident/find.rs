@@ -168,22 +168,20 @@ pub(super) fn indexed(all: &Ledger, query: &ResourceQuery) -> Option<Vec<Resourc
         }
         (tenant, None, Some(kind), Some(key)) => {
             let of = |tenant: Name| ResourceKey { tenant, kind: kind.clone(), key: key.clone() };
-            Some(
-                tenant
-                    .clone()
-                    .map_or_else(|| tenants(all), |tenant| vec![tenant])
-                    .into_iter()
-                    .map(of)
-                    .collect(),
-            )
+            let tenants = tenant.clone().map_or_else(|| tenants(all), |tenant| vec![tenant]);
+            Some(tenants.into_iter().map(of).collect())
         }
         _ => None,
     }
 }
 
+fn least() -> Name {
+    Name::new(" ").expect("no printable character comes before the space")
+}
+
 /// The tenants that have resources, in order: each is found by one step over all resources of the one before.
 fn tenants(all: &Ledger) -> Vec<Name> {
-    let least = Name::new(" ").expect("no printable character comes before the space");
+    let least = least();
     let first_of = |tenant: Name| ResourceKey { tenant, kind: least.clone(), key: least.clone() };
     let first = |from: &ResourceKey| all.resources_from(from).next().map(|r| r.key.tenant.clone());
     let mut found: Vec<Name> = first(&first_of(least.clone())).into_iter().collect();
@@ -237,7 +235,7 @@ pub(super) fn resources(
 
 /// Where the resources of a query begin: at its page, or at the least name of its tenant and kind.
 fn first_of(query: &ResourceQuery) -> ResourceKey {
-    let least = Name::new(" ").expect("no printable character comes before the space");
+    let least = least();
     let tenant = query.tenant.clone().unwrap_or_else(|| least.clone());
     let kind = query.kind.clone().filter(|_| query.tenant.is_some()).unwrap_or_else(|| least.clone());
     let first = ResourceKey { tenant, kind, key: least };
@@ -264,7 +262,7 @@ fn matches(all: &Ledger, resource: &Resource, query: &ResourceQuery, now: StoreT
 
 /// The keys of holders that match, and whether there are more.
 pub(super) fn holders(all: &Ledger, query: &HolderQuery) -> (Vec<HolderKey>, bool) {
-    let least = Name::new(" ").expect("no printable character comes before the space");
+    let least = least();
     let tenant = query.tenant.clone().unwrap_or_else(|| least.clone());
     let first = HolderKey { tenant, name: least };
     let from = query.after.clone().map_or(first.clone(), |after| after.max(first));
@@ -298,7 +296,6 @@ pub(super) fn events(events: &VecDeque<Event>, query: &EventQuery) -> Vec<Event>
     }
 }
 
-/// Every row that there is.
 pub(super) fn all_of(state: &Ledger) -> Dirty {
     Dirty {
         sessions: state.sessions().map(|s| s.id).collect(),

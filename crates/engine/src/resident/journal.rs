@@ -21,7 +21,6 @@ use crate::{
 /// Store time and when that was, on which boot (rule 3). Never ahead of what was decided.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Mark {
-    /// Store time.
     pub now: StoreTime,
     /// The boot on which it was read; empty where the kernel does not say.
     pub boot_id: String,
@@ -46,13 +45,9 @@ impl Mark {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RowId {
-    /// A session.
     Session(SessionId),
-    /// A holder.
     Holder(HolderKey),
-    /// A resource.
     Resource(ResourceKey),
-    /// A spent request.
     Request(RequestKey),
     /// A record, by collection and id.
     Record(Name, Name),
@@ -78,20 +73,15 @@ impl RowId {
 /// One committed batch: the rows as they are after it, the rows that are gone, and the events.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
-    /// The clock after it.
     pub mark: Mark,
     /// Where the history stands after it.
     pub cursor: Cursor,
-    /// Rows as they are now.
     pub rows: Vec<Row>,
-    /// Rows that are gone.
     pub gone: Vec<RowId>,
-    /// What happened.
     pub events: Vec<Event>,
 }
 
 impl Entry {
-    /// What a batch changed.
     pub fn new(part: &Ledger, dirty: &Dirty, mark: Mark, decided: &BatchDecision, epoch: u64) -> Self {
         let mut rows = Vec::new();
         let mut gone = Vec::new();
@@ -125,7 +115,6 @@ impl Entry {
         Self { mark, cursor, rows, gone, events: decided.events.clone() }
     }
 
-    /// Which rows it changed.
     pub fn dirty(&self) -> Dirty {
         let mut dirty = Dirty::default();
         for gone in self.rows.iter().filter_map(RowId::of).chain(self.gone.iter().cloned()) {
@@ -145,13 +134,9 @@ impl Entry {
 /// Everything that a journal has.
 #[derive(Debug)]
 pub struct Image {
-    /// The rows.
     pub state: Ledger,
-    /// The newest events, oldest first.
     pub events: VecDeque<Event>,
-    /// Where the history stands.
     pub cursor: Cursor,
-    /// Events up to this revision are gone.
     pub floor: Revision,
     /// The clock at the last entry; none if the journal is new.
     pub mark: Option<Mark>,

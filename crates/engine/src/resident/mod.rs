@@ -14,7 +14,13 @@
 //! | behind | an append that failed or was dropped halfway | the next turn: the rows are loaded from the journal again | nothing is read or decided |
 //! | closed | [`close`](crate::store::Store::close) | | nothing is decided |
 //!
-//! - `turn` has the one writer at a time and makes these transitions: only it changes the journal or the rows.
+//! | what | is changed by |
+//! |---|---|
+//! | the states above | `turn`, for the one writer at a time; `store` closes |
+//! | the journal | who has the turn: `turn` loads, appends and folds; in `store`, `maintain` drops events, `import` sets the floor, `close` closes |
+//! | the rows | who has the turn, after the journal: `turn`; in `store`, `maintain` drops events from memory |
+//! | `timers`, a part of the rows | as the rows; and by `due` in `store`, under the rows' lock alone: they only say when to look again |
+//!
 //! - `store` implements [`Store`](crate::store::Store); `reading` and `find` serve readers without a turn.
 //! - `set_back` begins another history, and retires a store; `restart` moves deadlines over a restart (rule 3).
 //! - `rows` are the rows with what is derived from them: `timers` for the sweeper, `tally` for the usage.

@@ -1,5 +1,7 @@
 //! Resumes store time at a start, so that no lease loses time while the store was down (rule 3).
 
+use std::collections::BTreeSet;
+
 use solehold_core::{
     key::{RequestKey, ResourceKey, SessionId},
     lease::{Resource, Tenure},
@@ -60,35 +62,14 @@ impl Times {
     }
 
     fn changed(self, state: &Ledger) -> Dirty {
-        let is_new = |id: SessionId, was| state.session(id).is_some_and(|s| s.deadline != was);
-        let differs = |key: &ResourceKey, was| state.resource(key).is_some_and(|r| times(r) != was);
-        let waits_on = |place: &PlaceKey, was| state.waiter(place).is_some_and(|w| w.deadline != was);
-        let is_moved = |request: &RequestKey, was| state.spent_until(request) != Some(was);
+        fn moved<K: Ord, T: Copy>(all: Vec<(K, T)>, is_moved: impl Fn(&K, T) -> bool) -> BTreeSet<K> {
+            all.into_iter().filter(|(key, was)| is_moved(key, *was)).map(|(key, _)| key).collect()
+        }
         Dirty {
-            requests: self
-                .requests
-                .into_iter()
-                .filter(|(request, was)| is_moved(request, *was))
-                .map(|(request, _)| request)
-                .collect(),
-            waiters: self
-                .waiters
-                .into_iter()
-                .filter(|(place, was)| waits_on(place, *was))
-                .map(|(place, _)| place)
-                .collect(),
-            sessions: self
-                .sessions
-                .into_iter()
-                .filter(|(id, was)| is_new(*id, *was))
-                .map(|(id, _)| id)
-                .collect(),
-            resources: self
-                .resources
-                .into_iter()
-                .filter(|(k, was)| differs(k, *was))
-                .map(|(k, _)| k)
-                .collect(),
+            sessions: moved(self.sessions, |id, was| state.session(*id).is_some_and(|s| s.deadline != was)),
+            resources: moved(self.resources, |key, was| state.resource(key).is_some_and(|r| times(r) != was)),
+            waiters: moved(self.waiters, |place, was| state.waiter(place).is_some_and(|w| w.deadline != was)),
+            requests: moved(self.requests, |request, was| state.spent_until(request) != Some(was)),
             ..Default::default()
         }
     }

@@ -12,10 +12,9 @@ use solehold_core::{
 use super::{WINDOW_EVENTS, tally::Tally, timers::Timers};
 use crate::{
     clock::BootTime,
-    store::{BatchDecision, Cursor, LoadedRows, StoreError},
+    store::{BatchDecision, Cursor, StoreError},
 };
 
-/// All rows, and the clock.
 pub(super) struct Rows {
     pub(super) state: Ledger,
     pub(super) events: VecDeque<Event>,
@@ -27,7 +26,6 @@ pub(super) struct Rows {
     pub(super) keeps_events: bool,
     /// Nothing is granted before this time (rule 23).
     pub(super) barred_until: StoreTime,
-    /// Where the data went, if the store was retired.
     pub(super) retired_to: Option<String>,
     /// Store time at a tick, from which it counts.
     pub(super) since: (StoreTime, BootTime),
@@ -39,7 +37,6 @@ impl Rows {
         time.plus_ms(tick.since(at).as_millis() as u64)
     }
 
-    /// Applies the changes of a batch.
     pub(super) fn absorb(&mut self, part: &Ledger, dirty: &Dirty, decided: &BatchDecision) {
         self.tally.touch(&self.state, part, dirty);
         self.state.absorb(part, dirty);
@@ -59,17 +56,6 @@ impl Rows {
         }
     }
 
-    /// The longest that anything here is kept by one renewal.
-    pub(super) fn longest_ttl_ms(&self) -> u64 {
-        longest_ttl_ms(&self.state)
-    }
-
-    /// Some of the rows, with where the history stands.
-    pub(super) fn loaded(&self, state: Ledger, now: StoreTime) -> LoadedRows {
-        LoadedRows { state, now, cursor: self.cursor, barred_until: self.barred_until }
-    }
-
-    /// Refuses if the store was retired.
     pub(super) fn check_retired(&self) -> Result<(), StoreError> {
         match &self.retired_to {
             Some(to) => Err(StoreError::Retired { to: to.clone() }),

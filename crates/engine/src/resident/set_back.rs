@@ -2,7 +2,11 @@
 
 use solehold_core::time::StoreTime;
 
-use super::{Entry, Mark, ResidentStore, rows::Rows, turn::WriteTurn};
+use super::{
+    Entry, Mark, ResidentStore,
+    rows::{Rows, longest_ttl_ms},
+    turn::WriteTurn,
+};
 use crate::{
     clock::wall_ms,
     history::{self, Bar},
@@ -49,7 +53,7 @@ impl ResidentStore {
 
     /// When the longest lease that can have been granted has expired, and so have all sessions and leases stored here.
     fn barred_until(&self, rows: &Rows, now: StoreTime) -> StoreTime {
-        let longest_ms = self.options.ttl_max_ms.max(rows.longest_ttl_ms());
+        let longest_ms = self.options.ttl_max_ms.max(longest_ttl_ms(&rows.state));
         now.plus_ms(longest_ms).max(rows.barred_until)
     }
 

@@ -1,10 +1,11 @@
 //! The resident store as a [`Store`].
 
-use std::time::Duration;
+use std::{collections::VecDeque, time::Duration};
 
 use async_trait::async_trait;
 use solehold_core::{
     command::Footprint,
+    event::Event,
     key::Name,
     ledger::Ledger,
     record::Record,
@@ -78,17 +79,29 @@ impl Store for ResidentStore {
         self.settled().await?;
         let rows = self.read();
         let state = find::part(&rows.state, footprint, &find::LateRows::default());
-        Ok(rows.loaded(state, rows.now(self.clock.now())))
+        let now = rows.now(self.clock.now());
+        Ok(LoadedRows { state, now, cursor: rows.cursor, barred_until: rows.barred_until })
     }
 
     async fn find_resources(&self, query: &ResourceQuery) -> Result<ResourcePage, StoreError> {
         self.settled().await?;
-        self.find(query).await
+        let (snapshot, indexed) = {
+            let rows = self.read();
+            (self.snapshot_of(&rows), find::indexed(&rows.state, query))
+        };
+        let query = query.clone();
+        match indexed {
+            // As few as one holder or session has.
+            Some(keys) => Ok(snapshot.found(Some(&keys), &query)),
+            None => self.aside(move || snapshot.found(None, &query)).await,
+        }
     }
 
     async fn find_holders(&self, query: &HolderQuery) -> Result<HolderPage, StoreError> {
         self.settled().await?;
-        self.find_names(query).await
+        let snapshot = self.snapshot();
+        let query = query.clone();
+        self.aside(move || snapshot.found_holders(&query)).await
     }
 
     async fn records(&self, collection: &Name) -> Result<Vec<Record>, StoreError> {
@@ -99,7 +112,23 @@ impl Store for ResidentStore {
 
     async fn events(&self, query: &EventQuery) -> Result<EventPage, StoreError> {
         self.settled().await?;
-        self.read_events(query).await
+        let (history, floor, head) = {
+            let rows = self.read();
+            match &self.history {
+                Some(history) if query.after < rows.window_floor() => {
+                    (history.clone(), rows.floor, rows.cursor)
+                }
+                // At most as many as the window has are looked at.
+                _ => {
+                    let events = find::events(&rows.events, query);
+                    return Ok(EventPage { events, floor: rows.floor, head: rows.cursor });
+                }
+            }
+        };
+        let (mut events, dropped) = history.events(query).await?;
+        // What was written meanwhile is told when it was taken over.
+        events.retain(|event| event.revision <= head.revision);
+        Ok(EventPage { events, floor: floor.max(dropped), head })
     }
 
     async fn news(&self, after: Cursor) -> Result<Cursor, StoreError> {
@@ -130,16 +159,14 @@ impl Store for ResidentStore {
             return Ok(());
         }
         turn.marked = tick;
-        let (now, revision) = {
+        let (now, mark, folded) = {
             let rows = self.read();
-            (rows.now(tick), rows.cursor.revision)
-        };
-        let mark = self.mark(now, tick);
-        let folded = {
-            let rows = self.read();
-            let decided = BatchDecision { events: Vec::new(), revision };
-            let unfolded = turn.journal.unfolded();
-            unfolded.map(|dirty| Entry::new(&rows.state, dirty, mark.clone(), &decided, rows.cursor.epoch))
+            let now = rows.now(tick);
+            let mark = self.mark_of(&rows, now, tick);
+            let decided = BatchDecision { events: Vec::new(), revision: rows.cursor.revision };
+            let fold = |dirty| Entry::new(&rows.state, dirty, mark.clone(), &decided, rows.cursor.epoch);
+            let folded = turn.journal.unfolded().map(fold);
+            (now, mark, folded)
         };
         let dropped = turn.journal.tidy(folded, mark, retention).await?;
         let mut rows = self.write();
@@ -163,12 +190,56 @@ impl Store for ResidentStore {
 
     async fn scan(&self, query: &ResourceQuery, pages: &Outlet<ResourcePage>) -> Result<(), StoreError> {
         self.settled().await?;
-        self.scan_all(query, pages).await
+        let snapshot = self.snapshot();
+        let mut query = query.clone();
+        loop {
+            let of = snapshot.clone();
+            let asked = query.clone();
+            let page = self.aside(move || of.found(None, &asked)).await?;
+            query.after = page.keys.last().cloned();
+            let more = page.more;
+            pages.give(page).await?;
+            if !more {
+                return Ok(());
+            }
+        }
     }
 
-    async fn export(&self, rows: &mut Exporter) -> Result<(), StoreError> {
+    async fn export(&self, out: &mut Exporter) -> Result<(), StoreError> {
         self.settled_or_retired().await?;
-        self.export_all(rows).await
+        let (snapshot, in_memory, retired) = {
+            let rows = self.read();
+            let in_memory = if self.history.is_none() { rows.events.clone() } else { VecDeque::new() };
+            (self.snapshot_of(&rows), in_memory, rows.retired_to.is_some())
+        };
+        let Cursor { epoch, revision } = snapshot.cursor;
+        let (floor, mut older) = match &self.history {
+            Some(history) => {
+                let (floor, events) = history.all(revision).await?;
+                (floor.max(snapshot.floor), Some(events))
+            }
+            None => (snapshot.floor, None),
+        };
+        let now = snapshot.now;
+        let header = Header { format: EXPORT_FORMAT, now, revision, epoch, floor, retired };
+        out.put(Row::Header(header)).await?;
+        snapshot.give_rows(out).await?;
+        let is_kept = |event: &Event| event.revision > floor && event.revision <= revision;
+        match &mut older {
+            Some(older) => {
+                while let Some(events) = older.next().await {
+                    for event in events?.into_iter().filter(is_kept) {
+                        out.put(Row::Event(event)).await?;
+                    }
+                }
+            }
+            None => {
+                for event in in_memory.into_iter().filter(is_kept) {
+                    out.put(Row::Event(event)).await?;
+                }
+            }
+        }
+        Ok(())
     }
 
     async fn import(&self, import: Import) -> Result<(), StoreError> {

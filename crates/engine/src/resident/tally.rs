@@ -18,7 +18,6 @@ use crate::store::Usage;
 pub(super) struct Tally(BTreeMap<Name, Usage>);
 
 impl Tally {
-    /// The tally of all rows.
     pub(super) fn of(state: &Ledger) -> Self {
         let mut tally = Self::default();
         state.resources().for_each(|resource| tally.count_resource(resource, 1));

@@ -90,7 +90,6 @@ pub(super) struct Timers {
 }
 
 impl Timers {
-    /// The timers of all rows.
     pub(super) fn of(state: &Ledger) -> Self {
         let mut timers = Self::default();
         for resource in state.resources() {
@@ -120,7 +119,9 @@ impl Timers {
     fn touch_requests<'a>(&mut self, state: &Ledger, requests: impl IntoIterator<Item = &'a RequestKey>) {
         let mut last: Option<&RequestKey> = None;
         for request in requests {
-            self.over.set(over_request(state, request), state.spent_until(request));
+            // As the rows have it, so that its names are in memory once.
+            let shared = state.shared_request(request).cloned().unwrap_or_else(|| Arc::new(request.clone()));
+            self.over.set(ForgettableRow::Request(shared), state.spent_until(request));
             let resource = &request.resource;
             let holder = &request.holder;
             if last.is_none_or(|last| (&last.resource, &last.holder) != (resource, holder)) {
@@ -240,13 +241,6 @@ fn load_surplus(state: &Ledger, part: &mut Ledger, of: (&ResourceKey, &Name), ro
         surplus += by_age.len().saturating_sub(SPENT_REQUESTS_MAX);
     }
     surplus
-}
-
-/// As the rows have it, so that its names are in memory once.
-fn over_request(state: &Ledger, request: &RequestKey) -> ForgettableRow {
-    ForgettableRow::Request(
-        state.shared_request(request).cloned().unwrap_or_else(|| Arc::new(request.clone())),
-    )
 }
 
 /// Adds the nominations of an item that is due; tells when to look at it again, which is at once if they were too many.

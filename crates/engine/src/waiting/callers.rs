@@ -46,7 +46,7 @@ impl Caller {
 
 #[derive(Default)]
 pub(super) struct Callers {
-    by_lease: BTreeMap<LeaseId, Caller>,
+    pub(super) by_lease: BTreeMap<LeaseId, Caller>,
     count_by_key: BTreeMap<ResourceKey, usize>,
     /// The number of callers that have ever come.
     arrivals: u64,
@@ -99,14 +99,9 @@ impl Callers {
             }
         }
     }
-
-    /// Removes all callers; each of them learns that the replica is stopping.
-    pub(super) fn clear(&mut self) {
-        self.by_lease.clear();
-    }
 }
 
-/// A caller's place in line. A place that is dropped before [`Self::settle`] leaves the line.
+/// A caller's place in line. A place that is dropped before it is settled leaves the line.
 pub(super) struct PlaceInLine {
     room: Arc<WaitingRoom>,
     by: Actor,
@@ -120,7 +115,8 @@ pub(super) struct PlaceInLine {
     /// Whether it was the only caller here for its resource when it came.
     pub(super) is_alone: bool,
     pub(super) has_waited: bool,
-    is_settled: bool,
+    /// The acquire was answered: there is no line to leave.
+    pub(super) is_settled: bool,
     permit: Option<OwnedSemaphorePermit>,
 }
 
@@ -165,11 +161,6 @@ impl PlaceInLine {
         self.former = Some(self.lease);
         self.lease = acquire.lease;
         self.notice = callers.add(acquire, &self.by, self.arrival);
-    }
-
-    /// The acquire was answered: there is no line to leave.
-    pub(super) fn settle(&mut self) {
-        self.is_settled = true;
     }
 }
 

@@ -59,7 +59,6 @@ const RETRY_AFTER: Duration = Duration::from_millis(200);
 /// Store time has milliseconds: a shorter wait is none.
 const LEAST_WAIT: Duration = Duration::from_millis(1);
 
-/// A replica's waiting room.
 pub(crate) struct WaitingRoom {
     store: Arc<dyn Store>,
     driver: Driver,
@@ -120,7 +119,7 @@ impl WaitingRoom {
             acquire.wait = None;
             let outcome = self.driver.submit(place.call(&acquire)).await?;
             if wait < LEAST_WAIT || !matches!(outcome, Err(Refusal::Held { .. } | Refusal::HeldBack { .. })) {
-                place.settle();
+                place.is_settled = true;
                 return Ok(outcome);
             }
         }
@@ -128,7 +127,7 @@ impl WaitingRoom {
             let left = wait.saturating_sub(BootTime::now().since(began));
             if left < LEAST_WAIT {
                 let outcome = self.time_out(&mut acquire, &place).await?;
-                place.settle();
+                place.is_settled = true;
                 return Ok(outcome);
             }
             let attempt = match self.attempt(&mut acquire, left, &mut place).await {
@@ -146,7 +145,7 @@ impl WaitingRoom {
                 // may take its place.
                 Some(Err(Refusal::RequestSpent(_))) if is_made_up => acquire.request = Some(fresh_request()?),
                 Some(outcome) => {
-                    place.settle();
+                    place.is_settled = true;
                     return Ok(outcome);
                 }
                 None => {}

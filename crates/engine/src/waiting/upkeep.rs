@@ -211,7 +211,8 @@ impl WaitingRoom {
     /// Turns all callers away and closes the room.
     pub(crate) async fn stop(&self) {
         self.is_stopping.store(true, Ordering::SeqCst);
-        self.callers.lock().clear();
+        // Each of them learns that the replica is stopping.
+        self.callers.lock().by_lease.clear();
         let close = async { self.close(&mut *self.session.lock().await).await };
         let _ = tokio::time::timeout(CLOSE_WITHIN, close).await;
     }

@@ -124,7 +124,8 @@ pub struct Batch<F> {
 impl<F: FnMut(usize) + Send> Decider for Batch<F> {
     fn decide(&mut self, ledger: &mut Ledger, moment: Moment) -> Result<BatchDecision, FoundLate> {
         let decisions = decide_all(ledger, &self.calls, moment)?;
-        let decided = BatchDecision::from(&decisions);
+        let events = decisions.events().cloned().collect();
+        let decided = BatchDecision { events, revision: decisions.moment.revision };
         self.outcomes = decisions.outcomes;
         self.decided += 1;
         (self.meanwhile)(self.decided);

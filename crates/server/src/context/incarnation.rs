@@ -18,10 +18,27 @@ use super::{
 };
 use crate::error::ApiError;
 
-/// The reason for revoking a lease of a former incarnation. It is stored, and compared later.
-const REGISTERED_AGAIN: &str = "its runner has registered again";
-/// The reason for revoking a lease that a runner held by name when it was removed. Stored and compared, too.
-const REMOVED: &str = "its runner was removed by name";
+/// Why a lease that a runner held by name alone was revoked. It is stored as the reason of the event, and read back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum FormerEnd {
+    RegisteredAgain,
+    RemovedByName,
+}
+
+impl FormerEnd {
+    /// What is stored; releases that were made read it, too.
+    const fn stored(self) -> &'static str {
+        match self {
+            Self::RegisteredAgain => "its runner has registered again",
+            Self::RemovedByName => "its runner was removed by name",
+        }
+    }
+
+    fn of(past: &PastLease) -> Option<Self> {
+        let stored = past.ended.reason.as_deref()?;
+        [Self::RegisteredAgain, Self::RemovedByName].into_iter().find(|end| end.stored() == stored)
+    }
+}
 
 /// Whether a lease has a session of its own, as one that was taken by name alone.
 pub(crate) fn is_own(lease: &LeaseView) -> bool {
@@ -42,25 +59,25 @@ impl Context {
         fenced: bool,
     ) -> Result<(), ApiError> {
         let is_former = |lease: &&LeaseView| lease.lease.acquired_at <= registered_at;
-        self.revoke_own(held.iter().filter(is_former), fenced, REGISTERED_AGAIN).await?;
+        self.revoke_own(held.iter().filter(is_former), fenced, FormerEnd::RegisteredAgain).await?;
         Ok(())
     }
 
     /// Revokes what a runner held by name alone when it was removed by its name, which is no proof that it has stopped;
     /// returns how many leases.
     pub(crate) async fn end_removed(&self, held: &[LeaseView]) -> Result<usize, ApiError> {
-        self.revoke_own(held.iter(), false, REMOVED).await
+        self.revoke_own(held.iter(), false, FormerEnd::RemovedByName).await
     }
 
     async fn revoke_own(
         &self,
         held: impl Iterator<Item = &LeaseView>,
         fenced: bool,
-        reason: &str,
+        why: FormerEnd,
     ) -> Result<usize, ApiError> {
         let revoke = |lease: &LeaseView| {
             let claim = claim(&lease.key, lease.lease.token);
-            let reason = Some(reason.to_owned());
+            let reason = Some(why.stored().to_owned());
             Command::Revoke { claim, fenced, reason }
         };
         let commands = held.filter(|lease| is_own(lease)).map(revoke).collect();
@@ -74,16 +91,16 @@ impl Context {
 
     /// Whether a hold-back ends for a runner that has registered again, by the reason for it.
     async fn is_for_former(&self, past: &PastLease, ask: &Acquire) -> Result<bool, ApiError> {
-        match past.ended.reason.as_deref() {
-            Some(REGISTERED_AGAIN) => Ok(true),
-            Some(REMOVED) => {
+        match FormerEnd::of(past) {
+            Some(FormerEnd::RegisteredAgain) => Ok(true),
+            Some(FormerEnd::RemovedByName) => {
                 let key = ask.holder_key();
                 let footprint = Footprint { holders: vec![key.clone()], ..Default::default() };
                 let loaded = self.engine().load(&footprint).await?;
                 let holder = loaded.state.holder(&key).filter(|holder| holder.registered);
                 Ok(holder.is_some_and(|holder| holder.registered_at >= past.at))
             }
-            _ => Ok(false),
+            None => Ok(false),
         }
     }
 

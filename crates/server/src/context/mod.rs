@@ -7,6 +7,7 @@ mod past;
 pub(crate) mod tenants;
 
 use std::{
+    ops::Deref,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -56,29 +57,43 @@ pub(crate) struct ContextOptions {
 /// What handlers share, on behalf of a caller. Clones are handles to the same context.
 #[derive(Clone, Debug)]
 pub struct Context {
-    inner: Arc<Inner>,
+    node: Arc<NodeState>,
     /// The caller that it acts for, or the server itself.
     caller: Identity,
 }
 
+/// What all contexts of a node share.
 #[derive(Debug)]
-struct Inner {
+pub struct NodeState {
     engine: Engine,
-    node_id: String,
-    node_header: HeaderValue,
-    limits: ServerLimits,
-    metrics: Arc<Metrics>,
-    guards_metrics: bool,
-    ring: Ring,
-    rates: Rates,
+    pub(crate) node_id: String,
+    /// The name of the node, as a header.
+    pub(crate) node_header: HeaderValue,
+    pub(crate) limits: ServerLimits,
+    pub(crate) metrics: Arc<Metrics>,
+    /// Whether `/metrics` needs a key.
+    pub(crate) guards_metrics: bool,
+    /// The keys, as they were last read.
+    pub(crate) ring: Ring,
+    pub(crate) rates: Rates,
     quotas: QuotaBook,
     tenants: KnownTenants,
     plans: Arc<PlanBook>,
-    began: BootTime,
-    connections: Arc<AtomicU64>,
+    /// When the server started.
+    pub(crate) began: BootTime,
+    /// The number of connections that are open.
+    pub(crate) connections: Arc<AtomicU64>,
     /// When rows were last counted for the metrics.
     counted: tokio::sync::Mutex<Option<BootTime>>,
     stopping: watch::Sender<bool>,
+}
+
+impl Deref for Context {
+    type Target = NodeState;
+
+    fn deref(&self) -> &NodeState {
+        &self.node
+    }
 }
 
 impl Context {
@@ -87,7 +102,7 @@ impl Context {
         // A name may have characters that a header cannot.
         let node_header = HeaderValue::from_str(&node_id).unwrap_or(HeaderValue::from_static("unnamed"));
         let plans = PlanBook::new(engine.clone(), node_id.clone());
-        let inner = Inner {
+        let node = NodeState {
             engine,
             node_id,
             node_header,
@@ -104,12 +119,12 @@ impl Context {
             counted: Default::default(),
             stopping: watch::Sender::new(false),
         };
-        Self { inner: Arc::new(inner), caller: Identity::keyless() }
+        Self { node: Arc::new(node), caller: Identity::keyless() }
     }
 
     /// The same context on behalf of a caller, to whom commands submitted through it are attributed.
     pub(crate) fn on_behalf_of(&self, caller: Identity) -> Self {
-        Self { inner: self.inner.clone(), caller }
+        Self { node: self.node.clone(), caller }
     }
 
     pub(crate) fn caller(&self) -> &Identity {
@@ -122,17 +137,7 @@ impl Context {
 
     /// The engine that commands are submitted to.
     pub fn engine(&self) -> &Engine {
-        &self.inner.engine
-    }
-
-    /// The name of this node.
-    pub fn node_id(&self) -> &str {
-        &self.inner.node_id
-    }
-
-    /// The name of this node, as a header.
-    pub(crate) fn node_header(&self) -> &HeaderValue {
-        &self.inner.node_header
+        &self.engine
     }
 
     /// Submits a command, and measures the outcome.
@@ -141,10 +146,10 @@ impl Context {
         let began = BootTime::now();
         let changes_registry = changes_registry(&command);
         about::note(&command);
-        let outcome = self.inner.engine.submit(self.call(command)).await;
-        self.inner.metrics.operation(operation, &outcome, BootTime::now().since(began));
+        let outcome = self.engine.submit(self.call(command)).await;
+        self.metrics.operation(operation, &outcome, BootTime::now().since(began));
         if changes_registry {
-            self.inner.plans.registry_changed();
+            self.plans.registry_changed();
         }
         outcome
     }
@@ -153,8 +158,8 @@ impl Context {
     pub async fn acquire_waiting(&self, acquire: Acquire, wait: Duration) -> Result<Outcome, EngineError> {
         let began = BootTime::now();
         about::note(&Command::Acquire(acquire.clone()));
-        let outcome = self.inner.engine.acquire_waiting(acquire, self.caller.actor(), wait).await;
-        self.inner.metrics.operation("acquire_waiting", &outcome, BootTime::now().since(began));
+        let outcome = self.engine.acquire_waiting(acquire, self.caller.actor(), wait).await;
+        self.metrics.operation("acquire_waiting", &outcome, BootTime::now().since(began));
         outcome
     }
 
@@ -163,11 +168,10 @@ impl Context {
         let operations: Vec<_> = commands.iter().map(Command::name).collect();
         commands.first().into_iter().for_each(about::note);
         let began = BootTime::now();
-        let outcomes =
-            self.inner.engine.submit_all(commands.into_iter().map(|c| self.call(c)).collect()).await;
+        let outcomes = self.engine.submit_all(commands.into_iter().map(|c| self.call(c)).collect()).await;
         let took = BootTime::now().since(began);
         for (operation, outcome) in operations.into_iter().zip(&outcomes) {
-            self.inner.metrics.operation(operation, outcome, took);
+            self.metrics.operation(operation, outcome, took);
         }
         outcomes
     }
@@ -178,7 +182,7 @@ impl Context {
     /// then. Several nodes together may exceed a quota by what they admit within one second.
     pub async fn quota(&self, tenant: &Name, quota: Quota) -> Result<(), ApiError> {
         let most = self.quotas_of(tenant);
-        self.inner.quotas.take(&self.inner.engine, tenant, quota, most).await
+        self.quotas.take(&self.engine, tenant, quota, most).await
     }
 
     /// The present plan of where a tenant's resources should be. One that knows a runner otherwise than it is now is
@@ -188,7 +192,7 @@ impl Context {
         tenant: &Name,
         asker: Option<&KnownRunner>,
     ) -> Result<Arc<Planned>, ApiError> {
-        self.inner.plans.plan(tenant, asker).await
+        self.plans.plan(tenant, asker).await
     }
 
     /// The present plan, or the first within `wait` that has something else for a runner than the version that it
@@ -205,7 +209,7 @@ impl Context {
         if wait.is_zero() || !is_known(&planned) {
             return Ok(planned);
         }
-        let mut made = self.inner.plans.follow(&runner.tenant, self.stopping()).await;
+        let mut made = self.plans.follow(&runner.tenant, self.stopping()).await;
         let mut stopping = self.stopping();
         let other = async {
             loop {
@@ -229,89 +233,48 @@ impl Context {
     /// Opens a watch of one tenant, or of all; it counts until it is dropped.
     pub(crate) fn open_watch(&self, tenant: Option<&Name>) -> Result<OpenWatch, ApiError> {
         let most = tenant.map(|tenant| (tenant.clone(), self.quotas_of(tenant).watches));
-        self.inner.quotas.watches().open(most, self.inner.limits.watches_max)
+        self.quotas.watches().open(most, self.limits.watches_max)
     }
 
     /// How many watches a tenant has open at this node.
     pub(crate) fn watches_of(&self, tenant: &Name) -> u64 {
-        self.inner.quotas.watches().of(tenant)
+        self.quotas.watches().of(tenant)
     }
 
     /// The quotas of a tenant.
     pub(crate) fn quotas_of(&self, tenant: &Name) -> Quotas {
-        self.inner.ring.quotas_of(tenant).of(self.inner.limits.quotas)
-    }
-
-    pub(crate) fn limits(&self) -> &ServerLimits {
-        &self.inner.limits
-    }
-
-    /// Whether `/metrics` needs a key.
-    pub(crate) fn guards_metrics(&self) -> bool {
-        self.inner.guards_metrics
-    }
-
-    pub(crate) fn metrics(&self) -> &Metrics {
-        &self.inner.metrics
-    }
-
-    pub(crate) fn metrics_handle(&self) -> Arc<Metrics> {
-        self.inner.metrics.clone()
+        self.ring.quotas_of(tenant).of(self.limits.quotas)
     }
 
     /// All metrics as OpenMetrics text. Rows in the store are counted at most once per second.
     pub(crate) async fn measured(&self) -> Result<String, std::fmt::Error> {
-        let mut counted = self.inner.counted.lock().await;
+        let mut counted = self.counted.lock().await;
         if counted.is_none_or(|at| BootTime::now().since(at) >= COUNT_EVERY) {
-            let usage = self.inner.engine.usage(None).await;
-            self.inner.metrics.usage(usage.as_ref().ok());
-            if let Ok(loaded) = self.inner.engine.load(&Footprint::default()).await {
-                self.inner.metrics.barred(loaded.barred_ms().unwrap_or_default());
+            let usage = self.engine.usage(None).await;
+            self.metrics.usage(usage.as_ref().ok());
+            if let Ok(loaded) = self.engine.load(&Footprint::default()).await {
+                self.metrics.barred(loaded.barred_ms().unwrap_or_default());
             }
             *counted = Some(BootTime::now());
         }
-        self.inner.metrics.watchers.set(self.inner.quotas.watches().count() as i64);
-        self.inner.metrics.connections.set(self.connections().load(Ordering::Relaxed) as i64);
-        self.inner.metrics.encode()
-    }
-
-    /// The number of connections that are open.
-    pub(crate) fn connections(&self) -> &Arc<AtomicU64> {
-        &self.inner.connections
-    }
-
-    /// The keys, as they were last read.
-    pub(crate) fn ring(&self) -> &Ring {
-        &self.inner.ring
+        self.metrics.watchers.set(self.quotas.watches().count() as i64);
+        self.metrics.connections.set(self.connections.load(Ordering::Relaxed) as i64);
+        self.metrics.encode()
     }
 
     /// Reads the keys and the tenants' quotas again.
     pub(crate) async fn refresh(&self) -> Result<(), ApiError> {
-        self.inner.ring.refresh(&self.inner.engine).await
-    }
-
-    /// The tenants of ids that were looked up.
-    pub(crate) fn known_tenants(&self) -> &KnownTenants {
-        &self.inner.tenants
-    }
-
-    pub(crate) fn rates(&self) -> &Rates {
-        &self.inner.rates
-    }
-
-    /// When the server started.
-    pub(crate) fn began(&self) -> BootTime {
-        self.inner.began
+        self.ring.refresh(&self.engine).await
     }
 
     /// Announces that the server stops.
     pub(crate) fn stop(&self) {
-        self.inner.stopping.send_replace(true);
+        self.stopping.send_replace(true);
     }
 
     /// Whether the server stops.
     pub(crate) fn stopping(&self) -> watch::Receiver<bool> {
-        self.inner.stopping.subscribe()
+        self.stopping.subscribe()
     }
 }
 

@@ -6,10 +6,7 @@
 
 use std::time::Duration;
 
-use solehold_api::{
-    leases::EndedLease,
-    problem::{ErrorCode, Problem},
-};
+use solehold_api::problem::{EndedLease, ErrorCode, Problem};
 use solehold_core::{
     command::{Claim, Command, Footprint, Target},
     event::{Ended, Event, What},

@@ -66,14 +66,14 @@ impl Context {
     }
 
     async fn tenant_of_id(&self, id: Uuid, what: Named<'_>) -> Result<Option<Name>, ApiError> {
-        if let Some(known) = self.known_tenants().get(id) {
+        if let Some(known) = self.tenants.get(id) {
             return Ok(Some(known));
         }
         let found = match what {
             Named::Lease(id) => self.tenant_of_lease(id).await?,
             _ => self.tenant_of_session(SessionId(id)).await?,
         };
-        found.iter().for_each(|tenant| self.known_tenants().learn(id, tenant));
+        found.iter().for_each(|tenant| self.tenants.learn(id, tenant));
         Ok(found)
     }
 

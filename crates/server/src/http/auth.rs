@@ -11,7 +11,7 @@ use solehold_core::key::Name;
 
 use super::local;
 use crate::{
-    Context,
+    context::Context,
     error::ApiError,
     state::{identity::Identity, rates::RateLimitKey, ring::Credential},
 };
@@ -41,7 +41,7 @@ pub(crate) async fn admit(
     headers: &HeaderMap,
     peer: &Peer,
 ) -> Result<Identity, ApiError> {
-    let ring = context.ring();
+    let ring = &context.ring;
     let shown = shown(headers, peer);
     // While the store has no keys, a key in the request is ignored, so that clients with some other token are admitted.
     let is_open = match &shown {
@@ -49,7 +49,7 @@ pub(crate) async fn admit(
         Some(shown) => ring.ignores(context.engine(), shown).await?,
     };
     if is_open {
-        context.rates().check(&RateLimitKey::at(peer.ip))?;
+        context.rates.check(&RateLimitKey::at(peer.ip))?;
         local::check(uri, headers)?;
         return Ok(Identity::keyless());
     }
@@ -57,13 +57,13 @@ pub(crate) async fn admit(
     let key = match known {
         Some((_, Ok(key))) => key,
         stranger => {
-            context.rates().check(&RateLimitKey::at(peer.ip))?;
+            context.rates.check(&RateLimitKey::at(peer.ip))?;
             let (shown, _) = stranger.ok_or_else(|| unauthorized("the request has no API key"))?;
-            let found = ring.find_fresh(context.engine(), &shown).await?;
-            found.map_err(|fault| unauthorized(fault.to_string()))?
+            ring.read_again(context.engine()).await?;
+            ring.find(&shown).map_err(|fault| unauthorized(fault.to_string()))?
         }
     };
-    context.rates().check(&RateLimitKey::Key(key.id.clone()))?;
+    context.rates.check(&RateLimitKey::Key(key.id.clone()))?;
     Ok(Identity::of(key))
 }
 

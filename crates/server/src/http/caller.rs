@@ -10,13 +10,15 @@
 use std::{marker::PhantomData, ops::Deref};
 
 use axum::{extract::FromRequestParts, http::request::Parts};
-use serde::Deserialize;
-use solehold_api::problem::{ErrorCode, Problem};
+use solehold_api::{
+    admin::Role,
+    problem::{ErrorCode, Problem},
+};
 
 use crate::{
-    Context,
+    context::Context,
     error::ApiError,
-    state::identity::{Identity, Role, role},
+    state::identity::{Identity, role},
 };
 
 /// The router's state.
@@ -27,14 +29,6 @@ impl GuardedContext {
     pub fn new(context: Context) -> Self {
         Self(context)
     }
-}
-
-/// The query of a request that has no other.
-#[derive(Debug, Default, Deserialize, utoipa::IntoParams)]
-#[into_params(parameter_in = Query)]
-pub struct TenantQuery {
-    /// The tenant, for a key that may access several.
-    pub tenant: Option<String>,
 }
 
 /// A caller whose key allows what `R` requires, and the way to the engine.

@@ -8,7 +8,7 @@ use axum::{
     http::request::Parts,
 };
 use http_body_util::LengthLimitError;
-use serde::de::DeserializeOwned;
+use serde::{Deserialize, de::DeserializeOwned};
 use solehold_api::{
     body,
     limits::BODY_BYTES_MAX,
@@ -50,6 +50,14 @@ fn too_large() -> ApiError {
     let detail = format!("the body has more than {BODY_BYTES_MAX} bytes; split the request");
     let problem = Problem::new(ErrorCode::PayloadTooLarge, detail);
     problem.limit("body_bytes", BODY_BYTES_MAX as u64).into()
+}
+
+/// The query of a request that has no other.
+#[derive(Debug, Default, Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+pub struct TenantQuery {
+    /// The tenant, for a key that may access several.
+    pub tenant: Option<String>,
 }
 
 /// The query string; a field that is wrong is named.
@@ -101,5 +109,22 @@ impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for NamePat
             .await
             .map_err(|rejection| Problem::new(ErrorCode::InvalidField, rejection.body_text()))?;
         Ok(Self(names))
+    }
+}
+
+/// The names in the path, and the tenant that the query names.
+#[derive(Debug)]
+pub struct At<P> {
+    pub path: P,
+    pub tenant: Option<String>,
+}
+
+impl<P: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for At<P> {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
+        let NamePath(path) = NamePath::from_request_parts(parts, state).await?;
+        let Params(TenantQuery { tenant }) = Params::from_request_parts(parts, state).await?;
+        Ok(Self { path, tenant })
     }
 }

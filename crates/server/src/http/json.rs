@@ -1,7 +1,7 @@
 //! JSON responses.
 
 use axum::{
-    http::{HeaderValue, header},
+    http::{HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
 use serde::Serialize;
@@ -31,6 +31,11 @@ impl<T: Serialize> IntoResponse for Json<T> {
         }
     }
 }
+
+/// What most handlers return: JSON, or a problem.
+pub type Reply<T> = Result<Json<T>, ApiError>;
+/// The same where success has more than one status, or another than 200.
+pub type StatusReply<T> = Result<(StatusCode, Json<T>), ApiError>;
 
 /// JSON with a newline at its end.
 pub(super) fn json_line(value: &impl Serialize) -> serde_json::Result<Vec<u8>> {

@@ -11,12 +11,16 @@ mod path;
 
 pub(crate) use around::{around, body_late};
 pub(crate) use auth::Peer;
-pub use caller::{Admission, Anyone, Caller, GuardedContext, GuardedHandler, TenantQuery};
-pub use extract::{Body, ChosenSession, NamePath, Params};
-pub use json::Json;
+pub use caller::{Admission, Anyone, Caller, GuardedContext, GuardedHandler};
+pub use extract::{At, Body, ChosenSession, NamePath, Params, TenantQuery};
+pub use json::{Json, Reply, StatusReply};
 pub(crate) use path::without_trailing_slash;
 
 pub use crate::{
+    context::Context,
     error::ApiError,
-    state::identity::{Identity, role},
+    state::{
+        identity::{Identity, role},
+        quota::Quota,
+    },
 };

@@ -6,10 +6,10 @@ use solehold_api::placement::{Assignments, PlannedResource};
 use solehold_core::{
     key::{Name, ResourceKey},
     outcome::LeaseView,
-    placement::{Placement, Step},
+    placement::Placement,
 };
 
-use super::Planned;
+use super::book::{Planned, is_now};
 
 impl Planned {
     /// What a runner should keep, acquire and release. `leases` is what it holds, read after the plan was made; what
@@ -64,11 +64,6 @@ impl Planned {
         let next = Some(next.to_string());
         is_leaving.then(|| PlannedResource { next, next_session_id, ..PlannedResource::of(placement) })
     }
-}
-
-/// Whether something is to be done at once.
-pub(super) fn is_now(step: Step) -> bool {
-    matches!(step, Step::Acquire | Step::Move | Step::Moving)
 }
 
 /// What is held and not planned, or was acquired since, is kept, too. What is to move later says where to.

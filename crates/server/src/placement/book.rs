@@ -21,7 +21,6 @@ use solehold_engine::{Engine, clock::BootTime, store::LoadedRows};
 use tokio::sync::{Mutex, watch};
 
 use super::{
-    assign::is_now,
     facts::{Facts, Memory, Rows},
     records::ruling_algorithm,
 };
@@ -91,6 +90,11 @@ impl Planned {
         let cost = self.took.min(self.took_before);
         USED_FOR.max(cost * 2).min(FRESH_FOR)
     }
+}
+
+/// Whether something is to be done at once.
+pub(super) fn is_now(step: Step) -> bool {
+    matches!(step, Step::Acquire | Step::Move | Step::Moving)
 }
 
 fn hash(what: &impl Hash) -> u64 {

@@ -8,7 +8,7 @@ use solehold_core::{
     placement::{Placement, Presence, Snapshot, Step, plan},
 };
 
-use super::{Planned, book::in_background};
+use super::book::{Planned, in_background};
 use crate::error::ApiError;
 
 /// How many runners that came back are shown.

@@ -6,6 +6,7 @@ use std::{
 };
 
 use solehold_api::{
+    admin::Role,
     document::{read, to_fields},
     kind,
     placement::{ATTRIBUTE, PlacementNeeds},
@@ -28,10 +29,7 @@ use solehold_engine::{
 use super::records::Rules;
 use crate::{
     error::ApiError,
-    state::{
-        identity::Role,
-        keys::{self, Key},
-    },
+    state::keys::{self, Key},
 };
 
 /// The most resources of a tenant that are planned.

@@ -46,7 +46,7 @@ use message::Message;
 pub use topic::{Style, Topic, TopicError};
 use window::Failure;
 
-use crate::{Context, metrics::Metrics};
+use crate::{context::Context, metrics::Metrics};
 
 /// The tenant of the relays' own leases, and their kind.
 const TENANT: &str = "solehold";
@@ -73,6 +73,14 @@ pub enum RelayError {
     /// The destination did not respond as expected.
     #[error("{0}")]
     Destination(String),
+}
+
+/// A relay that cannot be started.
+#[derive(Debug, thiserror::Error)]
+#[error("relay {relay}: {error}")]
+pub struct StartRelayError {
+    relay: Name,
+    error: RelayError,
 }
 
 /// Where messages are sent to. It connects when it needs to.
@@ -108,7 +116,7 @@ impl Relay {
             key,
             engine: context.engine().clone(),
             destination: destination(&config.name, &config.to)?,
-            metrics: context.metrics_handle(),
+            metrics: context.metrics.clone(),
         })
     }
 
@@ -163,12 +171,12 @@ pub(crate) struct Relays {
 
 impl Relays {
     /// Starts all configured relays. Events that are committed from now on will be sent.
-    pub async fn start(configs: &[RelayConfig], context: &Context) -> Result<Self, String> {
+    pub async fn start(configs: &[RelayConfig], context: &Context) -> Result<Self, StartRelayError> {
         let mut relays = Self::default();
         let mut names = Vec::new();
         for config in configs {
-            let named = |error| format!("relay {}: {error}", config.name);
-            let relay = Arc::new(Relay::new(config, context).map_err(named)?);
+            let failed = |error| StartRelayError { relay: config.name.clone(), error };
+            let relay = Arc::new(Relay::new(config, context).map_err(failed)?);
             if let Err(error) = cursor::begin(&relay.engine, &config.name, config.start_at).await {
                 tracing::warn!(relay = relay.name(), %error, "cannot create the cursor of the relay; retrying");
             }
@@ -177,7 +185,7 @@ impl Relays {
             if config.renewals {
                 relays._helpers.spawn(renewals::publish(relay.clone()));
             }
-            relays.tenures.spawn(tenure::compete(relay, context.node_id().to_owned(), context.stopping()));
+            relays.tenures.spawn(tenure::compete(relay, context.node_id.clone(), context.stopping()));
         }
         if !names.is_empty() {
             relays._helpers.spawn(progress::follow(context.clone(), names));

@@ -9,6 +9,7 @@ use std::{
 };
 
 use async_trait::async_trait;
+use percent_encoding::percent_decode_str;
 use rumqttc::{AsyncClient, Event, EventLoop, Incoming, MqttOptions, PublishOptions, QoS, Transport};
 use tokio::task::JoinSet;
 
@@ -57,8 +58,8 @@ impl Mqtt {
             options.set_transport(tls.map_err(|error| Failure::Away(format!("TLS: {error}")))?);
         }
         if !url.username().is_empty() {
-            let part = |text: &str| percent_decoded(text);
-            options.set_credentials(part(url.username()), part(url.password().unwrap_or_default()));
+            let password = percent_decoded(url.password().unwrap_or_default());
+            options.set_credentials(percent_decoded(url.username()), password);
         }
         Ok(options)
     }
@@ -121,22 +122,7 @@ fn away(error: impl std::fmt::Display) -> Failure {
 
 /// A part of a URL, decoded.
 fn percent_decoded(text: &str) -> String {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let [first, after @ ..] = rest {
-        let hex = after.get(..2).filter(|_| *first == b'%').and_then(|two| std::str::from_utf8(two).ok());
-        match hex.and_then(|hex| u8::from_str_radix(hex, 16).ok()) {
-            Some(byte) => {
-                bytes.push(byte);
-                rest = &after[2..];
-            }
-            None => {
-                bytes.push(*first);
-                rest = after;
-            }
-        }
-    }
-    String::from_utf8_lossy(&bytes).into_owned()
+    percent_decode_str(text).decode_utf8_lossy().into_owned()
 }
 
 #[cfg(test)]

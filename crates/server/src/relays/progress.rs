@@ -9,7 +9,7 @@ use solehold_engine::{
 };
 
 use super::cursor;
-use crate::Context;
+use crate::context::Context;
 
 /// How often to read the cursors.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -38,8 +38,8 @@ async fn look(context: &Context, relays: &[Name]) -> Result<(), EngineError> {
         let query = EventQuery { after: sent, limit: 1, ..Default::default() };
         let page = engine.events(&query).await?;
         let head = engine.cursor().revision;
-        let (events, seconds) = lag(&page, sent, head, context.ring().now().0);
-        context.metrics().relay_lag(name.as_str(), events, seconds);
+        let (events, seconds) = lag(&page, sent, head, context.ring.now().0);
+        context.metrics.relay_lag(name.as_str(), events, seconds);
     }
     Ok(())
 }

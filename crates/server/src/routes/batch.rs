@@ -12,39 +12,34 @@ use solehold_core::{
     outcome::{Answer, Outcome, Refusal},
 };
 use solehold_engine::EngineError;
-use utoipa_axum::router::OpenApiRouter;
 
 use crate::{
-    Context,
     context::{
         commands::{new_lease_id, unexpected},
         tenants::Named,
     },
-    http::{ApiError, Body, Caller, GuardedContext, Json, Params, TenantQuery, role},
+    http::{ApiError, Body, Caller, Context, Json, Params, Reply, TenantQuery, role},
 };
 
 /// For how many refused items of a batch the response explains how their leases ended: each reads the history.
 const EXPLAINED_MAX: usize = 100;
 
-pub fn routes() -> OpenApiRouter<GuardedContext> {
-    OpenApiRouter::new().routes(routes!(acquire)).routes(routes!(renew)).routes(routes!(release))
-}
+routes!["batch": batch_acquire, batch_renew, batch_release];
 
 /// Acquires many resources. If an item repeats an earlier one, the earlier one gets it.
 #[utoipa::path(
-    post, path = paths::BATCH_ACQUIRE, tag = "batch", operation_id = "batch_acquire",
-    params(TenantQuery), request_body = Batch<AcquireItem>,
+    post, path = paths::BATCH_ACQUIRE, params(TenantQuery), request_body = Batch<AcquireItem>,
     responses(
         (status = 200, description = "The result of each item, in order", body = BatchResults),
         (status = 400, description = "An item is wrong, or there are too many items; nothing was done"),
         (status = 403, description = "The role, the tenant or the limits of the key do not allow it, it belongs to another key, or the tenant's quota is used up; nothing was done"),
     )
 )]
-async fn acquire(
+async fn batch_acquire(
     caller: Caller<role::Runner>,
     Params(query): Params<TenantQuery>,
     Body(batch): Body<Batch<AcquireItem>>,
-) -> Result<Json<BatchResults>, ApiError> {
+) -> Reply<BatchResults> {
     let context = caller.context();
     let tenant = caller.tenant(query.tenant.as_deref())?;
     let asked = batch.checked(|item| item.terms(&tenant))?;
@@ -61,18 +56,17 @@ async fn acquire(
 
 /// Renews many leases.
 #[utoipa::path(
-    post, path = paths::BATCH_RENEW, tag = "batch", operation_id = "batch_renew",
-    params(TenantQuery), request_body = Batch<RenewItem>,
+    post, path = paths::BATCH_RENEW, params(TenantQuery), request_body = Batch<RenewItem>,
     responses(
         (status = 200, description = "The result of each item, in order", body = BatchResults),
         (status = 400, description = "An item is wrong, or there are too many items; nothing was done"),
     )
 )]
-async fn renew(
+async fn batch_renew(
     caller: Caller<role::Runner>,
     Params(query): Params<TenantQuery>,
     Body(batch): Body<Batch<RenewItem>>,
-) -> Result<Json<BatchResults>, ApiError> {
+) -> Reply<BatchResults> {
     let tenant = caller.tenant(query.tenant.as_deref())?;
     let commands = batch.checked(|item| {
         let (claim, ttl_ms) = item.claim(&tenant)?;
@@ -84,18 +78,17 @@ async fn renew(
 
 /// Releases many leases.
 #[utoipa::path(
-    post, path = paths::BATCH_RELEASE, tag = "batch", operation_id = "batch_release",
-    params(TenantQuery), request_body = Batch<ReleaseItem>,
+    post, path = paths::BATCH_RELEASE, params(TenantQuery), request_body = Batch<ReleaseItem>,
     responses(
         (status = 200, description = "The result of each item, in order", body = BatchResults),
         (status = 400, description = "An item is wrong, or there are too many items; nothing was done"),
     )
 )]
-async fn release(
+async fn batch_release(
     caller: Caller<role::Runner>,
     Params(query): Params<TenantQuery>,
     Body(batch): Body<Batch<ReleaseItem>>,
-) -> Result<Json<BatchResults>, ApiError> {
+) -> Reply<BatchResults> {
     let tenant = caller.tenant(query.tenant.as_deref())?;
     let commands = batch.checked(|item| {
         let (claim, state) = item.claim(&tenant)?;

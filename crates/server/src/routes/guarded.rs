@@ -1,31 +1,29 @@
 //! Routes whose handlers say who may call them: `routes!` takes no others, and describes what they all have in common.
 
-use axum::routing::MethodRouter;
-use utoipa::openapi::{path::Paths, security::SecurityRequirement};
+use utoipa::openapi::security::SecurityRequirement;
 use utoipa_axum::router::UtoipaMethodRouter;
 
 use super::openapi::{operations, problems};
 use crate::http::{Admission, GuardedContext, GuardedHandler};
 
-/// The routes of handlers for one path, as utoipa's `routes!` makes them. A handler whose first argument is not an
-/// [`Admission`] does not compile.
+/// Defines `routes()`, the router of the handlers of one surface, each of which has the name of its operation. A
+/// handler whose first argument is not an [`Admission`] does not compile.
 macro_rules! routes {
-    ($first:ident $(, $handler:ident)* $(,)?) => {{
-        let routes = $crate::routes::guarded::guard(utoipa_axum::routes!($first), $first);
-        $(
-            let more = $crate::routes::guarded::guard(utoipa_axum::routes!($handler), $handler);
-            let routes = $crate::routes::guarded::join(routes, more);
-        )*
-        routes
-    }};
+    ($tag:literal: $($handler:ident),* $(,)?) => {
+        pub fn routes() -> utoipa_axum::router::OpenApiRouter<$crate::http::GuardedContext> {
+            utoipa_axum::router::OpenApiRouter::new()
+                $(.routes($crate::routes::guarded::guard($tag, utoipa_axum::routes!($handler), $handler)))*
+        }
+    };
 }
 
 type Routes = UtoipaMethodRouter<GuardedContext>;
 
 /// The route of one handler, described with the role that it requires and the problems that it shares with others.
-pub fn guard<Arguments, H: GuardedHandler<Arguments>>(mut routes: Routes, _: H) -> Routes {
+pub fn guard<Arguments, H: GuardedHandler<Arguments>>(tag: &str, mut routes: Routes, _: H) -> Routes {
     for (path, item) in &mut routes.1.paths {
         for operation in operations(item).into_iter().flatten() {
+            operation.tags = Some(vec![tag.to_owned()]);
             operation.security = Some(security::<H::Admission>());
             problems::describe(path, operation, H::Admission::ROLE.is_some());
         }
@@ -42,12 +40,4 @@ fn security<A: Admission>() -> Vec<SecurityRequirement> {
         }
         None => vec![SecurityRequirement::default()],
     }
-}
-
-/// The routes of two handlers for the same path.
-pub fn join(mut routes: Routes, more: Routes) -> Routes {
-    routes.0.extend(more.0);
-    Paths::merge(&mut routes.1, more.1);
-    routes.2 = MethodRouter::merge(routes.2, more.2);
-    routes
 }

@@ -12,39 +12,33 @@ use solehold_core::{
     key::{HolderKey, LeaseId, Name, ResourceKey, SessionId},
     outcome::{Answer, LeaseView, PendingView, Refusal},
 };
-use utoipa_axum::router::OpenApiRouter;
 
 use super::{resource_view::ResourceView, resources::ResourcePath};
 use crate::{
-    Context,
     context::commands::{new_lease_id, unexpected},
-    http::{ApiError, Body, Caller, GuardedContext, Json, NamePath, Params, TenantQuery, role},
+    http::{ApiError, At, Body, Caller, Context, Json, Reply, StatusReply, TenantQuery, role},
 };
 
-pub fn routes() -> OpenApiRouter<GuardedContext> {
-    OpenApiRouter::new().routes(routes!(get, offer, call_off))
-}
+routes!["resources": get_hand_over, hand_over_resource, call_off_hand_over];
 
 /// Offers a held resource to its next holder. Both sides are notified at once; when the present holder releases the
 /// resource, the next one has it in the same moment, with a new token. If the present holder does not, the offer
 /// lapses.
 #[utoipa::path(
-    post, path = paths::RESOURCE_HANDOVER, tag = "resources", operation_id = "hand_over_resource",
-    params(ResourcePath, TenantQuery), request_body = OfferResource,
+    post, path = paths::RESOURCE_HANDOVER, params(ResourcePath, TenantQuery), request_body = OfferResource,
     responses(
         (status = 201, description = "It is on offer", body = OfferedLease),
         (status = 404, description = "There is no such resource, next holder or session"),
         (status = 409, description = "Nobody holds it, it is on its way to another, the next holder has no room, or the budget is spent"),
     )
 )]
-async fn offer(
+async fn hand_over_resource(
     caller: Caller<role::Runner>,
-    NamePath(path): NamePath<ResourcePath>,
-    Params(query): Params<TenantQuery>,
+    at: At<ResourcePath>,
     Body(body): Body<OfferResource>,
-) -> Result<(StatusCode, Json<OfferedLease>), ApiError> {
+) -> StatusReply<OfferedLease> {
     let context = caller.context();
-    let key = path.key(&caller, query.tenant.as_deref())?;
+    let key = at.key(&caller)?;
     let terms = body.terms()?;
     if body.force {
         caller.must_meet::<role::Admin>()?;
@@ -117,38 +111,31 @@ async fn find(context: &Context, key: &ResourceKey) -> Result<OfferedLease, ApiE
 
 /// Returns the pending lease on a resource.
 #[utoipa::path(
-    get, path = paths::RESOURCE_HANDOVER, tag = "resources", operation_id = "get_hand_over",
-    params(ResourcePath, TenantQuery),
+    get, path = paths::RESOURCE_HANDOVER, params(ResourcePath, TenantQuery),
     responses(
         (status = 200, description = "The pending lease", body = OfferedLease),
         (status = 404, description = "There is no such resource, or it is not being handed over"),
     )
 )]
-async fn get(
-    caller: Caller<role::Reader>,
-    NamePath(path): NamePath<ResourcePath>,
-    Params(query): Params<TenantQuery>,
-) -> Result<Json<OfferedLease>, ApiError> {
-    let key = path.key(&caller, query.tenant.as_deref())?;
+async fn get_hand_over(caller: Caller<role::Reader>, at: At<ResourcePath>) -> Reply<OfferedLease> {
+    let key = at.key(&caller)?;
     Ok(Json(find(caller.context(), &key).await?))
 }
 
 /// Calls a hand-over off: the present holder keeps the resource. Either side may do so.
 #[utoipa::path(
-    delete, path = paths::RESOURCE_HANDOVER, tag = "resources", operation_id = "call_off_hand_over",
-    params(ResourcePath, TenantQuery),
+    delete, path = paths::RESOURCE_HANDOVER, params(ResourcePath, TenantQuery),
     responses(
         (status = 204, description = "It was called off"),
         (status = 404, description = "There is no such resource, or it is not being handed over"),
     )
 )]
-async fn call_off(
+async fn call_off_hand_over(
     caller: Caller<role::Runner>,
-    NamePath(path): NamePath<ResourcePath>,
-    Params(query): Params<TenantQuery>,
+    at: At<ResourcePath>,
 ) -> Result<StatusCode, ApiError> {
     let context = caller.context();
-    let key = path.key(&caller, query.tenant.as_deref())?;
+    let key = at.key(&caller)?;
     let found = find(context, &key).await?;
     let target = Target::Lease { tenant: key.tenant, id: LeaseId(found.lease_id) };
     let claim = Claim { target, token: None, session: None, holder: None };

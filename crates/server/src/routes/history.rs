@@ -7,7 +7,7 @@ use solehold_api::{
 use solehold_core::{event::Event, key::Name, time::Revision};
 use solehold_engine::store::EventQuery;
 
-use crate::{Context, http::ApiError};
+use crate::http::{ApiError, Context};
 
 /// A page of a tenant's events, and where the next begins.
 pub async fn event_page(

@@ -11,11 +11,10 @@ use solehold_api::{
 };
 use solehold_core::{command::Footprint, key::ResourceKey, limits::WAITERS_LOADED};
 use solehold_engine::store::ResourceQuery;
-use utoipa_axum::router::OpenApiRouter;
 
 use super::resources;
 use crate::{
-    http::{ApiError, Body, Caller, GuardedContext, Identity, Json, NamePath, Params, TenantQuery, role},
+    http::{ApiError, At, Body, Caller, Identity, Json, Params, Reply, StatusReply, TenantQuery, role},
     routes::resource_view::{ResourceView, resource_key, resource_page},
 };
 
@@ -25,23 +24,18 @@ const KIND: &str = "lock";
 /// How many waiters of each lock a list shows.
 const LINE_SHOWN: usize = WAITERS_LOADED;
 
-pub fn routes() -> OpenApiRouter<GuardedContext> {
-    OpenApiRouter::new().routes(routes!(list)).routes(routes!(get, acquire, release)).routes(routes!(renew))
-}
+routes!["locks": list_locks, get_lock, acquire_lock, release_lock, renew_lock];
 
-fn key(caller: &Identity, query: &TenantQuery, name: &str) -> Result<ResourceKey, ApiError> {
-    resource_key(caller.tenant(query.tenant.as_deref())?, KIND, "name", name)
+fn key(caller: &Identity, at: &At<String>) -> Result<ResourceKey, ApiError> {
+    resource_key(caller.tenant(at.tenant.as_deref())?, KIND, "name", &at.path)
 }
 
 /// Lists the locks that are held, held back or waited for, with the first in line for each.
 #[utoipa::path(
-    get, path = paths::LOCKS, tag = "locks", operation_id = "list_locks", params(PageQuery),
+    get, path = paths::LOCKS, params(PageQuery),
     responses((status = 200, description = "A page of locks", body = LockList))
 )]
-async fn list(
-    caller: Caller<role::Reader>,
-    Params(query): Params<PageQuery>,
-) -> Result<Json<LockList>, ApiError> {
+async fn list_locks(caller: Caller<role::Reader>, Params(query): Params<PageQuery>) -> Reply<LockList> {
     let context = caller.context();
     let tenant = caller.tenant(query.tenant.as_deref())?;
     let kind = Some(field::name("kind", KIND)?);
@@ -62,25 +56,21 @@ async fn list(
 
 /// Returns the holder of a lock, and the number of waiters.
 #[utoipa::path(
-    get, path = paths::LOCK, tag = "locks", operation_id = "get_lock",
+    get, path = paths::LOCK,
     params(("name" = String, Path, description = "The lock; a slash within it is `%2F`"), TenantQuery),
     responses(
         (status = 200, description = "The lock", body = ResourceBody),
         (status = 404, description = "Nobody holds the lock or waits for it"),
     )
 )]
-async fn get(
-    caller: Caller<role::Reader>,
-    NamePath(name): NamePath<String>,
-    Params(query): Params<TenantQuery>,
-) -> Result<Json<ResourceBody>, ApiError> {
-    resources::show(caller.context(), &key(&caller, &query, &name)?).await
+async fn get_lock(caller: Caller<role::Reader>, at: At<String>) -> Reply<ResourceBody> {
+    resources::show(caller.context(), &key(&caller, &at)?).await
 }
 
 /// Acquires a lock, or waits in line for it: first come, first served, across replicas. A grant after waiting lapses
 /// unless it is renewed itself within `confirm_within_ms`: a heartbeat of its session does not confirm it.
 #[utoipa::path(
-    post, path = paths::LOCK, tag = "locks", operation_id = "acquire_lock",
+    post, path = paths::LOCK,
     params(("name" = String, Path, description = "The lock; a slash within it is `%2F`"), TenantQuery),
     request_body = AcquireResource,
     responses(
@@ -90,18 +80,17 @@ async fn get(
         (status = 409, description = "It is held by another client, and the time to wait is over"),
     )
 )]
-async fn acquire(
+async fn acquire_lock(
     caller: Caller<role::Runner>,
-    NamePath(name): NamePath<String>,
-    Params(query): Params<TenantQuery>,
+    at: At<String>,
     Body(body): Body<AcquireResource>,
-) -> Result<(StatusCode, Json<GrantBody>), ApiError> {
-    resources::hold(caller.context(), key(&caller, &query, &name)?, &body).await
+) -> StatusReply<GrantBody> {
+    resources::hold(caller.context(), key(&caller, &at)?, &body).await
 }
 
 /// Renews a lock.
 #[utoipa::path(
-    post, path = paths::LOCK_RENEW, tag = "locks", operation_id = "renew_lock",
+    post, path = paths::LOCK_RENEW,
     params(("name" = String, Path, description = "The lock; a slash within it is `%2F`"), TenantQuery),
     request_body = RenewResource,
     responses(
@@ -110,18 +99,17 @@ async fn acquire(
         (status = 409, description = "The lock was lost, or is held by another client"),
     )
 )]
-async fn renew(
+async fn renew_lock(
     caller: Caller<role::Runner>,
-    NamePath(name): NamePath<String>,
-    Params(query): Params<TenantQuery>,
+    at: At<String>,
     Body(body): Body<RenewResource>,
-) -> Result<Json<GrantBody>, ApiError> {
-    resources::keep(caller.context(), key(&caller, &query, &name)?, &body).await
+) -> Reply<GrantBody> {
+    resources::keep(caller.context(), key(&caller, &at)?, &body).await
 }
 
 /// Releases a lock. The first in line gets it in the same step.
 #[utoipa::path(
-    delete, path = paths::LOCK, tag = "locks", operation_id = "release_lock",
+    delete, path = paths::LOCK,
     params(("name" = String, Path, description = "The lock; a slash within it is `%2F`"), TenantQuery),
     request_body = ReleaseResource,
     responses(
@@ -130,11 +118,10 @@ async fn renew(
         (status = 409, description = "The lock was lost, or is held by another client"),
     )
 )]
-async fn release(
+async fn release_lock(
     caller: Caller<role::Runner>,
-    NamePath(name): NamePath<String>,
-    Params(query): Params<TenantQuery>,
+    at: At<String>,
     Body(body): Body<ReleaseResource>,
 ) -> Result<StatusCode, ApiError> {
-    resources::let_go(caller.context(), key(&caller, &query, &name)?, &body).await
+    resources::let_go(caller.context(), key(&caller, &at)?, &body).await
 }

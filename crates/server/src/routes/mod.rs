@@ -11,7 +11,6 @@ mod hand_over;
 mod history;
 mod leases;
 mod locks;
-mod metrics;
 mod nodes;
 mod openapi;
 mod ops;
@@ -38,10 +37,7 @@ use solehold_api::{
 };
 use utoipa_axum::router::OpenApiRouter;
 
-use crate::{
-    Context,
-    http::{Anyone, ApiError, GuardedContext, around},
-};
+use crate::http::{Anyone, ApiError, Context, GuardedContext, around};
 
 pub(crate) use ops::{Liveness, liveness};
 
@@ -49,14 +45,16 @@ pub(crate) use ops::{Liveness, liveness};
 fn all() -> OpenApiRouter<GuardedContext> {
     // No router within a router: each would take the path of every request apart and put it together again.
     OpenApiRouter::with_openapi(openapi::frame())
-        .merge(metrics::routes())
         .merge(ops::routes())
         .merge(scenes::routes())
         .merge(leases::routes())
+        .merge(leases::read::routes())
         .merge(runners::routes())
         .merge(sessions::routes())
         .merge(nodes::routes())
         .merge(config::routes())
+        .merge(config::cameras::routes())
+        .merge(config::zones::routes())
         .merge(resources::routes())
         .merge(hand_over::routes())
         .merge(placement::routes())
@@ -64,7 +62,8 @@ fn all() -> OpenApiRouter<GuardedContext> {
         .merge(batch::routes())
         .merge(watch::routes())
         .merge(admin::routes())
-        .routes(routes!(get_document))
+        .merge(admin::transfer::routes())
+        .routes(guarded::guard("operating", utoipa_axum::routes!(openapi), openapi))
 }
 
 /// The router that serves it all, and `more`.
@@ -105,9 +104,9 @@ fn document() -> Value {
 
 /// This description.
 #[utoipa::path(
-    get, path = paths::OPENAPI, tag = "operating", operation_id = "openapi",
+    get, path = paths::OPENAPI,
     responses((status = 200, description = "The OpenAPI document", body = HashMap<String, Value>))
 )]
-async fn get_document(_: Anyone) -> Response {
+async fn openapi(_: Anyone) -> Response {
     ([(header::CONTENT_TYPE, "application/json")], openapi_json()).into_response()
 }

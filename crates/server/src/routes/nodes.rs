@@ -13,27 +13,23 @@ use solehold_core::{
     route,
 };
 use solehold_engine::store::{HolderPage, HolderQuery};
-use utoipa_axum::router::OpenApiRouter;
 
 use crate::{
-    Context,
-    http::{ApiError, Caller, GuardedContext, Json, NamePath, Params, role},
-    routes::{resource_view::resource_key, watch::wire_cursor},
+    http::{ApiError, Caller, Context, Json, NamePath, Params, Reply, role},
+    routes::{
+        resource_view::{cursor_after, names_in, resource_key},
+        watch::wire_cursor,
+    },
 };
 
-pub fn routes() -> OpenApiRouter<GuardedContext> {
-    OpenApiRouter::new().routes(routes!(list)).routes(routes!(route))
-}
+routes!["sessions": list_nodes, route_key];
 
 /// Lists the active nodes. A page may have fewer items than `limit`; the last has no `next`.
 #[utoipa::path(
-    get, path = paths::NODES, tag = "sessions", operation_id = "list_nodes", params(PageQuery),
+    get, path = paths::NODES, params(PageQuery),
     responses((status = 200, description = "A page of nodes", body = NodeList))
 )]
-async fn list(
-    caller: Caller<role::Reader>,
-    Params(query): Params<PageQuery>,
-) -> Result<Json<NodeList>, ApiError> {
+async fn list_nodes(caller: Caller<role::Reader>, Params(query): Params<PageQuery>) -> Reply<NodeList> {
     let tenant = caller.tenant(query.tenant.as_deref())?;
     let limit = page::size(query.limit)?;
     let (found, next) = holders(caller.context(), &tenant, false, query.cursor.as_ref(), limit).await?;
@@ -62,18 +58,18 @@ struct RouteQuery {
 /// Returns the active node that should serve a key: the same for every caller that sees the same nodes. When a node
 /// leaves, only its own keys move; a node that joins takes only its share.
 #[utoipa::path(
-    get, path = paths::ROUTE, tag = "sessions", operation_id = "route_key",
+    get, path = paths::ROUTE,
     params(("kind" = String, Path, description = "The kind of key"), ("key" = String, Path, description = "The key; a slash within it is `%2F`"), RouteQuery),
     responses(
         (status = 200, description = "The node", body = KeyRoute),
         (status = 404, description = "No active node could serve it"),
     )
 )]
-async fn route(
+async fn route_key(
     caller: Caller<role::Reader>,
     NamePath((kind, key)): NamePath<(String, String)>,
     Params(query): Params<RouteQuery>,
-) -> Result<Json<KeyRoute>, ApiError> {
+) -> Reply<KeyRoute> {
     let tenant = caller.tenant(query.tenant.as_deref())?;
     let of = resource_key(tenant.clone(), &kind, "key", &key)?;
     let mut nodes = all_live(caller.context(), &tenant).await?;
@@ -119,23 +115,16 @@ pub async fn holders(
     limit: usize,
 ) -> Result<(HolderPage, Option<PageCursor>), ApiError> {
     let tenant = tenant.into();
-    let after = cursor.map(|cursor| after(tenant, cursor)).transpose()?;
+    let after = match cursor {
+        Some(cursor) => {
+            let (tenant, [name]) = names_in(cursor, tenant)?;
+            Some(HolderKey { tenant, name })
+        }
+        None => None,
+    };
     let query = HolderQuery { tenant: tenant.cloned(), name: None, registered, after, limit };
     let found = context.engine().find_holders(&query).await?;
     let last = found.keys.last().filter(|_| found.more);
-    let next = last.map(|key| {
-        let of = tenant.is_none().then(|| key.tenant.to_string());
-        PageCursor(of.into_iter().chain([key.name.to_string()]).collect())
-    });
+    let next = last.map(|key| cursor_after(tenant, &key.tenant, &[&key.name]));
     Ok((found, next))
-}
-
-fn after(tenant: Option<&Name>, cursor: &PageCursor) -> Result<HolderKey, ApiError> {
-    let names = cursor.0.iter().map(Name::new).collect::<Result<Vec<_>, _>>();
-    match (tenant, names.map_err(|_| page::unknown_cursor())?.as_slice()) {
-        (Some(tenant), [name]) | (None, [tenant, name]) => {
-            Ok(HolderKey { tenant: tenant.clone(), name: name.clone() })
-        }
-        _ => Err(page::unknown_cursor().into()),
-    }
 }

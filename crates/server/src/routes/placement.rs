@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 
 use axum::http::StatusCode;
-use serde::Deserialize;
 use solehold_api::{
     limits::FAILURE_REPORT_MS,
     paths,
@@ -20,75 +19,35 @@ use solehold_core::{
     placement::{Presence, newest_first},
     session::HolderStatus,
 };
-use utoipa_axum::router::OpenApiRouter;
 
 use crate::{
-    Context,
-    http::{ApiError, Body, Caller, GuardedContext, Identity, Json, NamePath, Params, TenantQuery, role},
+    http::{ApiError, At, Body, Caller, Context, Json, Params, Reply, TenantQuery, role},
     placement::{self, Planned},
-    routes::resource_view::{ResourceView, resource_key},
+    routes::{resource_view::ResourceView, resources::ResourcePath},
 };
 
-pub fn routes() -> OpenApiRouter<GuardedContext> {
-    OpenApiRouter::new()
-        .routes(routes!(explain))
-        .routes(routes!(report_failure))
-        .routes(routes!(quarantine, clear))
-        .routes(routes!(deployments))
-        .routes(routes!(shift))
-        .routes(routes!(get_settings, put_settings))
+routes! { "placement":
+    explain_resource, report_failure, put_quarantine, clear_quarantine, list_deployments, shift_deployment,
+    get_placement, put_placement
 }
 
-/// The path of a resource.
-#[derive(Debug, Deserialize, utoipa::IntoParams)]
-#[into_params(parameter_in = Path)]
-struct PlacedPath {
-    /// The kind of the resource.
-    kind: String,
-    /// The key of the resource; a slash within it is `%2F`.
-    key: String,
-}
-
-impl PlacedPath {
-    /// The resource, which must be there and visible to the caller.
-    async fn find(
-        &self,
-        caller: &Identity,
-        context: &Context,
-        tenant: Option<&str>,
-    ) -> Result<ResourceView, ApiError> {
-        let key = resource_key(caller.tenant(tenant)?, &self.kind, "key", &self.key)?;
-        let seen = ResourceView::read(context, &key).await?;
-        let is_there = |seen: &ResourceView| seen.declared().is_some() || seen.live().is_some();
-        seen.filter(is_there).ok_or_else(|| Refusal::NoResource(key).into())
-    }
-
-    /// A resource that is declared.
-    async fn declared(
-        &self,
-        caller: &Identity,
-        context: &Context,
-        tenant: Option<&str>,
-    ) -> Result<ResourceKey, ApiError> {
-        let key = resource_key(caller.tenant(tenant)?, &self.kind, "key", &self.key)?;
-        Ok(ResourceView::read_declared(context, &key).await?.resource.key)
-    }
+/// The key of a resource that must be declared.
+async fn declared(context: &Context, at: &At<ResourcePath>) -> Result<ResourceKey, ApiError> {
+    let key = at.key(context.caller())?;
+    Ok(ResourceView::read_declared(context, &key).await?.resource.key)
 }
 
 /// Explains why a resource is where it is, why it is placed nowhere, and what happens if its holder dies now.
 #[utoipa::path(
-    get, path = paths::RESOURCE_EXPLAIN, tag = "placement", operation_id = "explain_resource",
-    params(PlacedPath, TenantQuery),
+    get, path = paths::RESOURCE_EXPLAIN, params(ResourcePath, TenantQuery),
     responses((status = 200, description = "The explanation", body = Explanation))
 )]
-async fn explain(
-    caller: Caller<role::Reader>,
-    NamePath(path): NamePath<PlacedPath>,
-    Params(query): Params<TenantQuery>,
-) -> Result<Json<Explanation>, ApiError> {
+async fn explain_resource(caller: Caller<role::Reader>, at: At<ResourcePath>) -> Reply<Explanation> {
     let context = caller.context();
-    let seen = path.find(&caller, context, query.tenant.as_deref()).await?;
-    let key = &seen.resource.key;
+    let key = &at.key(&caller)?;
+    let is_there = |seen: &ResourceView| seen.declared().is_some() || seen.live().is_some();
+    let seen = ResourceView::read(context, key).await?.filter(is_there);
+    let seen = seen.ok_or_else(|| Refusal::NoResource(key.clone()))?;
     let planned = context.plan(&key.tenant, None).await?;
     let (failures, mut penalties) = placement::failures_of(context.engine(), key).await?;
     tell_who_declines(context, key, &mut penalties).await?;
@@ -123,8 +82,7 @@ async fn tell_who_declines(
 /// for an hour: other runners are preferred for as long; after five failures the resource is in quarantine, and placed
 /// nowhere until it is cleared. Five failures in the deployment group that work is being shifted to halt the shift.
 #[utoipa::path(
-    post, path = paths::RESOURCE_FAILURES, tag = "placement", operation_id = "report_failure",
-    params(PlacedPath, TenantQuery), request_body = ReportFailure,
+    post, path = paths::RESOURCE_FAILURES, params(ResourcePath, TenantQuery), request_body = ReportFailure,
     responses(
         (status = 200, description = "The failures of the resource", body = Failures),
         (status = 409, description = "The runner does not hold the resource, or what was shown is not of its lease"),
@@ -132,19 +90,16 @@ async fn tell_who_declines(
 )]
 async fn report_failure(
     caller: Caller<role::Runner>,
-    NamePath(path): NamePath<PlacedPath>,
-    Params(query): Params<TenantQuery>,
+    at: At<ResourcePath>,
     Body(body): Body<ReportFailure>,
-) -> Result<Json<Failures>, ApiError> {
+) -> Reply<Failures> {
     let context = caller.context();
-    let named = resource_key(caller.tenant(query.tenant.as_deref())?, &path.kind, "key", &path.key)?;
-    let (runner, claim) = body.terms(&named)?;
-    let key = path.declared(&caller, context, query.tenant.as_deref()).await?;
+    let (runner, claim) = body.terms(&at.key(&caller)?)?;
+    let key = declared(context, &at).await?;
     let group = group_of(context, &key.tenant, &runner).await?;
     context.must_have_held(&key, &claim, FAILURE_REPORT_MS).await?;
     let reason = body.reason.as_deref();
-    let failures = placement::fail(context.engine(), &key, &runner, group.as_deref(), reason).await?;
-    Ok(Json(failures))
+    Ok(Json(placement::fail(context.engine(), &key, &runner, group.as_deref(), reason).await?))
 }
 
 /// The deployment group of a registered runner.
@@ -160,48 +115,41 @@ async fn group_of(context: &Context, tenant: &Name, runner: &Name) -> Result<Opt
 
 /// Puts a resource into quarantine: it is placed nowhere until it is cleared. Its present holder keeps it.
 #[utoipa::path(
-    put, path = paths::RESOURCE_QUARANTINE, tag = "placement", operation_id = "put_quarantine",
-    params(PlacedPath, TenantQuery), request_body = PutQuarantine,
+    put, path = paths::RESOURCE_QUARANTINE, params(ResourcePath, TenantQuery), request_body = PutQuarantine,
     responses((status = 200, description = "The failures of the resource", body = Failures))
 )]
-async fn quarantine(
+async fn put_quarantine(
     caller: Caller<role::Admin>,
-    NamePath(path): NamePath<PlacedPath>,
-    Params(query): Params<TenantQuery>,
+    at: At<ResourcePath>,
     Body(body): Body<PutQuarantine>,
-) -> Result<Json<Failures>, ApiError> {
+) -> Reply<Failures> {
     let context = caller.context();
     let reason = body.reason()?;
-    let key = path.declared(&caller, context, query.tenant.as_deref()).await?;
+    let key = declared(context, &at).await?;
     Ok(Json(placement::quarantine(context.engine(), &key, reason.as_deref()).await?))
 }
 
 /// Clears a resource: its failures are forgotten, and it is placed again.
 #[utoipa::path(
-    delete, path = paths::RESOURCE_QUARANTINE, tag = "placement", operation_id = "clear_quarantine",
-    params(PlacedPath, TenantQuery),
+    delete, path = paths::RESOURCE_QUARANTINE, params(ResourcePath, TenantQuery),
     responses((status = 204, description = "It was cleared, or there was nothing to clear"))
 )]
-async fn clear(
-    caller: Caller<role::Admin>,
-    NamePath(path): NamePath<PlacedPath>,
-    Params(query): Params<TenantQuery>,
-) -> Result<StatusCode, ApiError> {
+async fn clear_quarantine(caller: Caller<role::Admin>, at: At<ResourcePath>) -> Result<StatusCode, ApiError> {
     let context = caller.context();
-    let key = path.declared(&caller, context, query.tenant.as_deref()).await?;
+    let key = declared(context, &at).await?;
     placement::clear(context.engine(), &key).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
 /// Lists the deployment groups of the registered runners, what each holds, and the present shift.
 #[utoipa::path(
-    get, path = paths::DEPLOYMENTS, tag = "placement", operation_id = "list_deployments", params(TenantQuery),
+    get, path = paths::DEPLOYMENTS, params(TenantQuery),
     responses((status = 200, description = "The groups", body = DeploymentList))
 )]
-async fn deployments(
+async fn list_deployments(
     caller: Caller<role::Reader>,
     Params(query): Params<TenantQuery>,
-) -> Result<Json<DeploymentList>, ApiError> {
+) -> Reply<DeploymentList> {
     let context = caller.context();
     let tenant = caller.tenant(query.tenant.as_deref())?;
     let planned = context.plan(&tenant, None).await?;
@@ -239,15 +187,14 @@ fn groups(planned: &Planned) -> Vec<Deployment> {
 /// runners of the other groups. Which resources they are depends on their keys alone. `percent` 100 promotes the group,
 /// 0 rolls the shift back.
 #[utoipa::path(
-    post, path = paths::DEPLOYMENT_SHIFT, tag = "placement", operation_id = "shift_deployment",
-    params(TenantQuery), request_body = PostShift,
+    post, path = paths::DEPLOYMENT_SHIFT, params(TenantQuery), request_body = PostShift,
     responses((status = 200, description = "The shift", body = ShiftState))
 )]
-async fn shift(
+async fn shift_deployment(
     caller: Caller<role::Admin>,
     Params(query): Params<TenantQuery>,
     Body(body): Body<PostShift>,
-) -> Result<Json<ShiftState>, ApiError> {
+) -> Reply<ShiftState> {
     let shift = body.terms()?;
     let tenant = caller.tenant(query.tenant.as_deref())?;
     placement::shift(caller.context().engine(), &tenant, &shift).await?;
@@ -256,13 +203,13 @@ async fn shift(
 
 /// Returns the placement settings of a tenant.
 #[utoipa::path(
-    get, path = paths::PLACEMENT, tag = "placement", operation_id = "get_placement", params(TenantQuery),
+    get, path = paths::PLACEMENT, params(TenantQuery),
     responses((status = 200, description = "The settings; what is null is as by default", body = PlacementSettings))
 )]
-async fn get_settings(
+async fn get_placement(
     caller: Caller<role::Reader>,
     Params(query): Params<TenantQuery>,
-) -> Result<Json<PlacementSettings>, ApiError> {
+) -> Reply<PlacementSettings> {
     let tenant = caller.tenant(query.tenant.as_deref())?;
     Ok(Json(placement::settings(caller.context().engine(), &tenant).await?))
 }
@@ -270,15 +217,14 @@ async fn get_settings(
 /// Changes what is tuned about the placement of a tenant's resources: what is left out stays as it is, and what is null
 /// is as by default again.
 #[utoipa::path(
-    put, path = paths::PLACEMENT, tag = "placement", operation_id = "put_placement",
-    params(TenantQuery), request_body = PutPlacement,
+    put, path = paths::PLACEMENT, params(TenantQuery), request_body = PutPlacement,
     responses((status = 200, description = "The settings as they are now", body = PlacementSettings))
 )]
-async fn put_settings(
+async fn put_placement(
     caller: Caller<role::Admin>,
     Params(query): Params<TenantQuery>,
     Body(body): Body<PutPlacement>,
-) -> Result<Json<PlacementSettings>, ApiError> {
+) -> Reply<PlacementSettings> {
     let tenant = caller.tenant(query.tenant.as_deref())?;
     Ok(Json(placement::put_settings(caller.context().engine(), &tenant, &body).await?))
 }

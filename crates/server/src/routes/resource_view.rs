@@ -1,7 +1,8 @@
 //! Resources as the surfaces read them: one by its key, or a page of those that match a query.
 
 use solehold_api::{
-    field,
+    field::{self, FieldError},
+    limits::PAGE_SIZE_MAX,
     page::{self, PageCursor},
     problem::{ErrorCode, Problem},
 };
@@ -14,7 +15,7 @@ use solehold_core::{
 };
 use solehold_engine::store::{LoadedRows, ResourcePage, ResourceQuery};
 
-use crate::{Context, http::ApiError};
+use crate::http::{ApiError, Context};
 
 /// The resource of a kind that a path names by the parameter `field`.
 pub fn resource_key(tenant: Name, kind: &str, field: &str, key: &str) -> Result<ResourceKey, ApiError> {
@@ -82,27 +83,57 @@ pub async fn resource_page(
     limit: Option<i64>,
 ) -> Result<(ResourcePage, Option<PageCursor>), ApiError> {
     let tenant = tenant.into();
-    let after = cursor.map(|cursor| after(tenant, cursor)).transpose()?;
+    let after = match cursor {
+        Some(cursor) => {
+            let (tenant, [kind, key]) = names_in(cursor, tenant)?;
+            Some(ResourceKey { tenant, kind, key })
+        }
+        None => None,
+    };
     let query = ResourceQuery { tenant: tenant.cloned(), after, limit: page::size(limit)?, ..query };
     let mut found = context.engine().find_resources(&query).await?;
     let last = found.keys.last().filter(|_| found.more);
-    let next = last.map(|key| {
-        let of = tenant.is_none().then(|| key.tenant.to_string());
-        PageCursor(of.into_iter().chain([key.kind.to_string(), key.key.to_string()]).collect())
-    });
+    let next = last.map(|key| cursor_after(tenant, &key.tenant, &[&key.kind, &key.key]));
     // A page of a limited key may be short.
     found.keys.retain(|key| context.caller().may_see(key));
     Ok((found, next))
 }
 
-fn after(tenant: Option<&Name>, cursor: &PageCursor) -> Result<ResourceKey, ApiError> {
-    let names = cursor.0.iter().map(Name::new).collect::<Result<Vec<_>, _>>();
-    match (tenant, names.map_err(|_| page::unknown_cursor())?.as_slice()) {
-        (Some(tenant), [kind, key]) | (None, [tenant, kind, key]) => {
-            Ok(ResourceKey { tenant: tenant.clone(), kind: kind.clone(), key: key.clone() })
+/// Reads all resources that match `query`, page by page.
+pub async fn each_page(
+    context: &Context,
+    tenant: Option<&Name>,
+    query: &ResourceQuery,
+    mut visit: impl FnMut(ResourcePage),
+) -> Result<(), ApiError> {
+    let mut cursor = None;
+    loop {
+        let limit = Some(PAGE_SIZE_MAX as i64);
+        let (found, next) = resource_page(context, tenant, query.clone(), cursor.as_ref(), limit).await?;
+        visit(found);
+        match next {
+            Some(_) => cursor = next,
+            None => return Ok(()),
         }
-        _ => Err(page::unknown_cursor().into()),
     }
+}
+
+/// The cursor of a page that ends with the item of these names. On a page of all tenants it begins with the item's.
+pub fn cursor_after(tenant: Option<&Name>, of: &Name, names: &[&Name]) -> PageCursor {
+    let of = Some(of).filter(|_| tenant.is_none());
+    PageCursor(of.into_iter().chain(names.iter().copied()).map(ToString::to_string).collect())
+}
+
+/// The tenant and the names in the cursor of a page.
+pub fn names_in<const N: usize>(
+    cursor: &PageCursor,
+    tenant: Option<&Name>,
+) -> Result<(Name, [Name; N]), FieldError> {
+    let names: Result<Vec<_>, _> = cursor.0.iter().map(Name::new).collect();
+    let mut names = names.map_err(|_| page::unknown_cursor())?.into_iter();
+    let tenant = tenant.cloned().or_else(|| names.next()).ok_or_else(page::unknown_cursor)?;
+    let names = names.collect::<Vec<_>>().try_into().map_err(|_| page::unknown_cursor())?;
+    Ok((tenant, names))
 }
 
 /// Nobody holds it, whether or not it exists: how the last lease on it ended, if that is known.

@@ -21,29 +21,23 @@ use solehold_core::{
     outcome::Refusal,
 };
 use solehold_engine::store;
-use utoipa_axum::router::OpenApiRouter;
 
 use crate::{
-    Context,
     context::commands::new_lease_id,
-    http::{ApiError, Body, Caller, GuardedContext, Identity, Json, NamePath, Params, TenantQuery, role},
+    http::{
+        ApiError, At, Body, Caller, Context, Identity, Json, NamePath, Params, Reply, StatusReply,
+        TenantQuery, role,
+    },
     routes::{
         history::event_page,
         resource_view::{ResourceView, nobody_holds, resource_key, resource_page},
     },
 };
 
-pub fn routes() -> OpenApiRouter<GuardedContext> {
-    OpenApiRouter::new()
-        .routes(routes!(list))
-        .routes(routes!(list_of_kind))
-        .routes(routes!(get, put, remove))
-        .routes(routes!(get_lease, acquire, release))
-        .routes(routes!(renew))
-        .routes(routes!(revoke))
-        .routes(routes!(cancel))
-        .routes(routes!(get_state, put_state))
-        .routes(routes!(history))
+routes! { "resources":
+    list_resources, list_resources_of_kind, get_resource, put_resource, delete_resource, get_resource_lease,
+    acquire_resource, release_resource, renew_resource, revoke_resource, cancel_request, get_state,
+    put_state, resource_history
 }
 
 /// The path of a resource.
@@ -59,6 +53,12 @@ pub struct ResourcePath {
 impl ResourcePath {
     pub fn key(&self, caller: &Identity, tenant: Option<&str>) -> Result<ResourceKey, ApiError> {
         resource_key(caller.tenant(tenant)?, &self.kind, "key", &self.key)
+    }
+}
+
+impl At<ResourcePath> {
+    pub fn key(&self, caller: &Identity) -> Result<ResourceKey, ApiError> {
+        self.path.key(caller, self.tenant.as_deref())
     }
 }
 
@@ -92,33 +92,33 @@ async fn on_resource(context: &Context, key: &ResourceKey, claim: Claim) -> Resu
 
 /// Lists resources, declared or held.
 #[utoipa::path(
-    get, path = paths::RESOURCES, tag = "resources", operation_id = "list_resources", params(ResourceQuery),
+    get, path = paths::RESOURCES, params(ResourceQuery),
     responses((status = 200, description = "A page of resources", body = ResourceList))
 )]
-async fn list(
+async fn list_resources(
     caller: Caller<role::Reader>,
     Params(query): Params<ResourceQuery>,
-) -> Result<Json<ResourceList>, ApiError> {
+) -> Reply<ResourceList> {
     page(&caller, &query).await
 }
 
 /// Lists the resources of a kind, declared or held.
 #[utoipa::path(
-    get, path = paths::RESOURCES_OF_KIND, tag = "resources", operation_id = "list_resources_of_kind",
+    get, path = paths::RESOURCES_OF_KIND,
     params(("kind" = String, Path, description = "The kind of resource"), ResourceQuery),
     responses((status = 200, description = "A page of resources", body = ResourceList))
 )]
-async fn list_of_kind(
+async fn list_resources_of_kind(
     caller: Caller<role::Reader>,
     NamePath(kind): NamePath<String>,
     Params(query): Params<ResourceQuery>,
-) -> Result<Json<ResourceList>, ApiError> {
+) -> Reply<ResourceList> {
     // The path says it already.
     field::maybe_name("kind", query.kind.as_deref())?;
     page(&caller, &ResourceQuery { kind: Some(kind), ..query }).await
 }
 
-async fn page(caller: &Caller<role::Reader>, query: &ResourceQuery) -> Result<Json<ResourceList>, ApiError> {
+async fn page(caller: &Caller<role::Reader>, query: &ResourceQuery) -> Reply<ResourceList> {
     let context = caller.context();
     let tenant = caller.tenant(query.tenant.as_deref())?;
     let asked = store::ResourceQuery {
@@ -150,41 +150,34 @@ fn labels(text: &str) -> Result<Vec<(String, String)>, ApiError> {
 
 /// Returns a resource and its holder.
 #[utoipa::path(
-    get, path = paths::RESOURCE, tag = "resources", operation_id = "get_resource",
-    params(ResourcePath, TenantQuery),
+    get, path = paths::RESOURCE, params(ResourcePath, TenantQuery),
     responses((status = 200, description = "The resource", body = ResourceBody))
 )]
-async fn get(
-    caller: Caller<role::Reader>,
-    NamePath(path): NamePath<ResourcePath>,
-    Params(query): Params<TenantQuery>,
-) -> Result<Json<ResourceBody>, ApiError> {
-    show(caller.context(), &path.key(&caller, query.tenant.as_deref())?).await
+async fn get_resource(caller: Caller<role::Reader>, at: At<ResourcePath>) -> Reply<ResourceBody> {
+    show(caller.context(), &at.key(&caller)?).await
 }
 
 /// Shows a resource that is there.
-pub async fn show(context: &Context, key: &ResourceKey) -> Result<Json<ResourceBody>, ApiError> {
+pub async fn show(context: &Context, key: &ResourceKey) -> Reply<ResourceBody> {
     let seen = see(context, key).await?;
     Ok(Json(ResourceBody { epoch: Some(seen.epoch), ..shown(&seen) }))
 }
 
 /// Declares a resource, or replaces its declaration.
 #[utoipa::path(
-    put, path = paths::RESOURCE, tag = "resources", operation_id = "put_resource",
-    params(ResourcePath, TenantQuery), request_body = PutResource,
+    put, path = paths::RESOURCE, params(ResourcePath, TenantQuery), request_body = PutResource,
     responses(
         (status = 200, description = "It existed, and its declaration was replaced", body = ResourceBody),
         (status = 201, description = "It was created", body = ResourceBody),
     )
 )]
-async fn put(
+async fn put_resource(
     caller: Caller<role::Admin>,
-    NamePath(path): NamePath<ResourcePath>,
-    Params(query): Params<TenantQuery>,
+    at: At<ResourcePath>,
     Body(body): Body<PutResource>,
-) -> Result<(StatusCode, Json<ResourceBody>), ApiError> {
+) -> StatusReply<ResourceBody> {
     let context = caller.context();
-    let key = path.key(&caller, query.tenant.as_deref())?;
+    let key = at.key(&caller)?;
     let (_, created) = context.declare(key.clone(), body.declaration()?, false).await?;
     let status = if created { StatusCode::CREATED } else { StatusCode::OK };
     Ok((status, show(context, &key).await?))
@@ -192,14 +185,13 @@ async fn put(
 
 /// Deletes a resource.
 #[utoipa::path(
-    delete, path = paths::RESOURCE, tag = "resources", operation_id = "delete_resource",
-    params(ResourcePath, DeleteQuery),
+    delete, path = paths::RESOURCE, params(ResourcePath, DeleteQuery),
     responses(
         (status = 204, description = "It was deleted"),
         (status = 409, description = "It is held, and `force` was not given"),
     )
 )]
-async fn remove(
+async fn delete_resource(
     caller: Caller<role::Admin>,
     NamePath(path): NamePath<ResourcePath>,
     Params(query): Params<DeleteQuery>,
@@ -211,19 +203,14 @@ async fn remove(
 
 /// Returns the lease on a resource.
 #[utoipa::path(
-    get, path = paths::RESOURCE_LEASE, tag = "resources", operation_id = "get_resource_lease",
-    params(ResourcePath, TenantQuery),
+    get, path = paths::RESOURCE_LEASE, params(ResourcePath, TenantQuery),
     responses(
         (status = 200, description = "The lease", body = HeldLease),
         (status = 404, description = "The resource is not held; `ended` describes the end of the last lease, if there was one"),
     )
 )]
-async fn get_lease(
-    caller: Caller<role::Reader>,
-    NamePath(path): NamePath<ResourcePath>,
-    Params(query): Params<TenantQuery>,
-) -> Result<Json<HeldLease>, ApiError> {
-    let key = path.key(&caller, query.tenant.as_deref())?;
+async fn get_resource_lease(caller: Caller<role::Reader>, at: At<ResourcePath>) -> Reply<HeldLease> {
+    let key = at.key(&caller)?;
     let seen = ResourceView::read(caller.context(), &key).await?;
     match seen.as_ref().and_then(ResourceView::live) {
         Some(lease) => Ok(Json(HeldLease::of(lease))),
@@ -235,8 +222,7 @@ async fn get_lease(
 /// itself within `confirm_within_ms`: a heartbeat of its session does not confirm it. An undeclared resource exists
 /// only while it is held.
 #[utoipa::path(
-    post, path = paths::RESOURCE_LEASE, tag = "resources", operation_id = "acquire_resource",
-    params(ResourcePath, TenantQuery), request_body = AcquireResource,
+    post, path = paths::RESOURCE_LEASE, params(ResourcePath, TenantQuery), request_body = AcquireResource,
     responses(
         (status = 200, description = "It had already been granted to the same request id", body = GrantBody),
         (status = 201, description = "It was granted", body = GrantBody),
@@ -244,22 +230,16 @@ async fn get_lease(
         (status = 409, description = "It is held by another client, or held back"),
     )
 )]
-async fn acquire(
+async fn acquire_resource(
     caller: Caller<role::Runner>,
-    NamePath(path): NamePath<ResourcePath>,
-    Params(query): Params<TenantQuery>,
+    at: At<ResourcePath>,
     Body(body): Body<AcquireResource>,
-) -> Result<(StatusCode, Json<GrantBody>), ApiError> {
-    let key = path.key(&caller, query.tenant.as_deref())?;
-    hold(caller.context(), key, &body).await
+) -> StatusReply<GrantBody> {
+    hold(caller.context(), at.key(&caller)?, &body).await
 }
 
 /// Acquires a resource, waiting in line for it if the body says so.
-pub async fn hold(
-    context: &Context,
-    key: ResourceKey,
-    body: &AcquireResource,
-) -> Result<(StatusCode, Json<GrantBody>), ApiError> {
+pub async fn hold(context: &Context, key: ResourceKey, body: &AcquireResource) -> StatusReply<GrantBody> {
     let asked = body.terms()?;
     let wait = body.wait()?;
     context.check_resource_quota(&key).await?;
@@ -272,21 +252,19 @@ pub async fn hold(
 
 /// Releases the lease on a resource.
 #[utoipa::path(
-    delete, path = paths::RESOURCE_LEASE, tag = "resources", operation_id = "release_resource",
-    params(ResourcePath, TenantQuery), request_body = ReleaseResource,
+    delete, path = paths::RESOURCE_LEASE, params(ResourcePath, TenantQuery), request_body = ReleaseResource,
     responses(
         (status = 204, description = "It was released"),
         (status = 404, description = "There is no such resource or lease"),
         (status = 409, description = "The lease was lost, or is held by another client"),
     )
 )]
-async fn release(
+async fn release_resource(
     caller: Caller<role::Runner>,
-    NamePath(path): NamePath<ResourcePath>,
-    Params(query): Params<TenantQuery>,
+    at: At<ResourcePath>,
     Body(body): Body<ReleaseResource>,
 ) -> Result<StatusCode, ApiError> {
-    let_go(caller.context(), path.key(&caller, query.tenant.as_deref())?, &body).await
+    let_go(caller.context(), at.key(&caller)?, &body).await
 }
 
 /// Releases the lease on a resource.
@@ -302,29 +280,23 @@ pub async fn let_go(
 
 /// Renews a lease.
 #[utoipa::path(
-    post, path = paths::RESOURCE_LEASE_RENEW, tag = "resources", operation_id = "renew_resource",
-    params(ResourcePath, TenantQuery), request_body = RenewResource,
+    post, path = paths::RESOURCE_LEASE_RENEW, params(ResourcePath, TenantQuery), request_body = RenewResource,
     responses(
         (status = 200, description = "It was renewed", body = GrantBody),
         (status = 404, description = "There is no such resource, lease or session"),
         (status = 409, description = "The lease was lost, or is held by another client"),
     )
 )]
-async fn renew(
+async fn renew_resource(
     caller: Caller<role::Runner>,
-    NamePath(path): NamePath<ResourcePath>,
-    Params(query): Params<TenantQuery>,
+    at: At<ResourcePath>,
     Body(body): Body<RenewResource>,
-) -> Result<Json<GrantBody>, ApiError> {
-    keep(caller.context(), path.key(&caller, query.tenant.as_deref())?, &body).await
+) -> Reply<GrantBody> {
+    keep(caller.context(), at.key(&caller)?, &body).await
 }
 
 /// Renews the lease on a resource.
-pub async fn keep(
-    context: &Context,
-    key: ResourceKey,
-    body: &RenewResource,
-) -> Result<Json<GrantBody>, ApiError> {
+pub async fn keep(context: &Context, key: ResourceKey, body: &RenewResource) -> Reply<GrantBody> {
     let claim = on_resource(context, &key, body.claim(key.clone())?).await?;
     let grant = context.renew(claim, body.ttl_ms()?, None).await?;
     Ok(Json(GrantBody::of(&grant, context.engine().clock_slack_ms())))
@@ -333,7 +305,7 @@ pub async fn keep(
 /// Revokes a lease. The resource is held back until the old deadline, unless the old holder is known to be fenced off.
 /// With `fenced`, a free resource stops being held back.
 #[utoipa::path(
-    post, path = paths::RESOURCE_LEASE_REVOKE, tag = "resources", operation_id = "revoke_resource",
+    post, path = paths::RESOURCE_LEASE_REVOKE,
     params(ResourcePath, TenantQuery), request_body = RevokeResource,
     responses(
         (status = 200, description = "It was revoked", body = RevokedLease),
@@ -341,14 +313,13 @@ pub async fn keep(
         (status = 409, description = "Nobody holds it, or the lease is not the one that the body names"),
     )
 )]
-async fn revoke(
+async fn revoke_resource(
     caller: Caller<role::Admin>,
-    NamePath(path): NamePath<ResourcePath>,
-    Params(query): Params<TenantQuery>,
+    at: At<ResourcePath>,
     Body(body): Body<RevokeResource>,
-) -> Result<Json<RevokedLease>, ApiError> {
+) -> Reply<RevokedLease> {
     let context = caller.context();
-    let key = path.key(&caller, query.tenant.as_deref())?;
+    let key = at.key(&caller)?;
     let claim = on_resource(context, &key, body.claim(key.clone())?).await?;
     let (lease, held_back_ms) = context.revoke(claim, body.fenced, body.reason()?).await?;
     Ok(Json(RevokedLease { lease_id: lease.map(|lease| lease.0), held_back_ms }))
@@ -356,19 +327,14 @@ async fn revoke(
 
 /// Returns the state document of a resource.
 #[utoipa::path(
-    get, path = paths::RESOURCE_STATE, tag = "resources", operation_id = "get_state",
-    params(ResourcePath, TenantQuery),
+    get, path = paths::RESOURCE_STATE, params(ResourcePath, TenantQuery),
     responses(
         (status = 200, description = "The document", body = StateDocument),
         (status = 404, description = "There is no such resource, or it has no state document"),
     )
 )]
-async fn get_state(
-    caller: Caller<role::Reader>,
-    NamePath(path): NamePath<ResourcePath>,
-    Params(query): Params<TenantQuery>,
-) -> Result<Json<StateDocument>, ApiError> {
-    let key = path.key(&caller, query.tenant.as_deref())?;
+async fn get_state(caller: Caller<role::Reader>, at: At<ResourcePath>) -> Reply<StateDocument> {
+    let key = at.key(&caller)?;
     let seen = see(caller.context(), &key).await?;
     let nothing = || Problem::new(ErrorCode::NotFound, format!("{key} has no state document"));
     let state = seen.resource.state.as_ref().ok_or_else(nothing)?;
@@ -377,8 +343,7 @@ async fn get_state(
 
 /// Writes the state document under an active lease.
 #[utoipa::path(
-    put, path = paths::RESOURCE_STATE, tag = "resources", operation_id = "put_state",
-    params(ResourcePath, TenantQuery), request_body = PutState,
+    put, path = paths::RESOURCE_STATE, params(ResourcePath, TenantQuery), request_body = PutState,
     responses(
         (status = 200, description = "It was written", body = StateDocument),
         (status = 404, description = "There is no such resource or lease"),
@@ -387,12 +352,11 @@ async fn get_state(
 )]
 async fn put_state(
     caller: Caller<role::Runner>,
-    NamePath(path): NamePath<ResourcePath>,
-    Params(query): Params<TenantQuery>,
+    at: At<ResourcePath>,
     Body(body): Body<PutState>,
-) -> Result<Json<StateDocument>, ApiError> {
+) -> Reply<StateDocument> {
     let context = caller.context();
-    let key = path.key(&caller, query.tenant.as_deref())?;
+    let key = at.key(&caller)?;
     let claim = on_resource(context, &key, body.claim(key.clone())?).await?;
     Ok(Json(StateDocument::of(&context.write_state(claim, body.write()?).await?)))
 }
@@ -400,35 +364,33 @@ async fn put_state(
 /// Cancels an acquire by its request id, even one that has not arrived yet: it can no longer be granted, and a grant
 /// that it already got is released.
 #[utoipa::path(
-    post, path = paths::RESOURCE_LEASE_CANCEL, tag = "resources", operation_id = "cancel_request",
+    post, path = paths::RESOURCE_LEASE_CANCEL,
     params(ResourcePath, TenantQuery), request_body = CancelRequest,
     responses((status = 204, description = "It was cancelled"))
 )]
-async fn cancel(
+async fn cancel_request(
     caller: Caller<role::Runner>,
-    NamePath(path): NamePath<ResourcePath>,
-    Params(query): Params<TenantQuery>,
+    at: At<ResourcePath>,
     Body(body): Body<CancelRequest>,
 ) -> Result<StatusCode, ApiError> {
-    let key = path.key(&caller, query.tenant.as_deref())?;
+    let key = at.key(&caller)?;
     caller.context().execute(Command::CancelRequest(body.request(key)?)).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
 /// Returns the events of a resource and its leases.
 #[utoipa::path(
-    get, path = paths::RESOURCE_HISTORY, tag = "resources", operation_id = "resource_history",
-    params(ResourcePath, HistoryQuery),
+    get, path = paths::RESOURCE_HISTORY, params(ResourcePath, HistoryQuery),
     responses(
         (status = 200, description = "The events, oldest or newest first, as far back as they are kept", body = ResourceHistory),
         (status = 404, description = "There is no such resource, and no event of one is kept"),
     )
 )]
-async fn history(
+async fn resource_history(
     caller: Caller<role::Reader>,
     NamePath(path): NamePath<ResourcePath>,
     Params(query): Params<HistoryQuery>,
-) -> Result<Json<ResourceHistory>, ApiError> {
+) -> Reply<ResourceHistory> {
     let context = caller.context();
     let key = path.key(&caller, query.tenant.as_deref())?;
     let asked = store::EventQuery { resource: Some(key.clone()), ..Default::default() };

@@ -10,7 +10,7 @@ use solehold_api::{
     field::{self, Faults},
     kind,
     leases::LeaseBody,
-    limits::{CAPACITY_MIN, PAGE_SIZE_MAX},
+    limits::CAPACITY_MIN,
     page::{self, PageQuery},
     paths,
     placement::Assignments,
@@ -28,7 +28,6 @@ use solehold_core::{
     time::Revision,
 };
 use solehold_engine::store::{LoadedRows, ResourceQuery};
-use utoipa_axum::router::OpenApiRouter;
 use uuid::Uuid;
 
 use super::{
@@ -36,32 +35,27 @@ use super::{
     sessions::{lease_set, witness},
 };
 use crate::{
-    Context, Quota,
     context::{commands::new_session_id, incarnation::is_own, tenants::Named},
     http::{
-        ApiError, Body, Caller, ChosenSession, GuardedContext, Json, NamePath, Params, TenantQuery, role,
+        ApiError, At, Body, Caller, ChosenSession, Context, Json, NamePath, Params, Quota, Reply,
+        TenantQuery, role,
     },
     placement::KnownRunner,
-    routes::resource_view::resource_page,
+    routes::resource_view::each_page,
 };
 
 /// Of how many runners in a list it is read at once what they hold.
 const LOADS_AT_ONCE: usize = 8;
 
-pub fn routes() -> OpenApiRouter<GuardedContext> {
-    OpenApiRouter::new()
-        .routes(routes!(list))
-        .routes(routes!(register))
-        .routes(routes!(get, remove))
-        .routes(routes!(heartbeat))
-        .routes(routes!(put_status))
-        .routes(routes!(assignments))
+routes! { "runners":
+    list_runners, register_runner, get_runner, delete_runner, heartbeat_runner, put_runner_status,
+    runner_assignments
 }
 
 /// The runner that a path names.
-async fn runner_key(context: &Context, query: &TenantQuery, id: &str) -> Result<HolderKey, ApiError> {
+async fn runner_key(context: &Context, tenant: Option<&str>, id: &str) -> Result<HolderKey, ApiError> {
     let name = field::name("runner_id", id)?;
-    Ok(HolderKey { tenant: context.tenant_of(query.tenant.as_deref(), Named::Runner(&name)).await?, name })
+    Ok(HolderKey { tenant: context.tenant_of(tenant, Named::Runner(&name)).await?, name })
 }
 
 async fn load(context: &Context, key: &HolderKey) -> Result<LoadedRows, ApiError> {
@@ -102,40 +96,32 @@ async fn status_of(context: &Context, key: &HolderKey) -> Result<RunnerStatus, A
 
 /// Everything that is held under a runner's name, in whichever session or none.
 async fn held_by(context: &Context, key: &HolderKey) -> Result<(Vec<LeaseView>, u64), ApiError> {
+    let holder = Some(key.name.clone());
+    let asked = ResourceQuery { holder, leased: Some(true), undeclared: true, ..Default::default() };
     let mut leases = Vec::new();
-    let mut cursor = None;
-    loop {
-        let asked = ResourceQuery {
-            holder: Some(key.name.clone()),
-            leased: Some(true),
-            undeclared: true,
-            ..Default::default()
-        };
-        let limit = Some(PAGE_SIZE_MAX as i64);
-        let (found, next) = resource_page(context, &key.tenant, asked, cursor.as_ref(), limit).await?;
+    let mut revision = 0;
+    each_page(context, Some(&key.tenant), &asked, |found| {
         leases.extend(found.leases());
-        cursor = next;
-        if cursor.is_none() {
-            return Ok((leases, found.loaded.cursor.revision.0));
-        }
-    }
+        revision = found.loaded.cursor.revision.0;
+    })
+    .await?;
+    Ok((leases, revision))
 }
 
 /// Registers a runner. Registering it again opens a new session, and the former one can no longer be renewed. What it
 /// held by its name alone is revoked: free for the runner itself at once, and for others after the old deadline.
 #[utoipa::path(
-    post, path = paths::RUNNER_REGISTER, tag = "runners", operation_id = "register_runner",
-    params(ChosenSession), request_body = RegisterRunner,
+    post, path = paths::RUNNER_REGISTER, params(ChosenSession), request_body = RegisterRunner,
     responses(
         (status = 200, description = "It was registered", body = RegisteredRunner),
         (status = 409, description = "The session to be replaced belongs to another runner"),
     )
 )]
-async fn register(
+async fn register_runner(
     caller: Caller<role::Runner>,
     chosen: ChosenSession,
     Body(body): Body<RegisterRunner>,
-) -> Result<Json<RegisteredRunner>, ApiError> {
+) -> Reply<RegisteredRunner> {
     let context = caller.context();
     let asked = body.terms()?;
     check_capacity(context, asked.registration.capacity)?;
@@ -164,7 +150,7 @@ async fn register(
 
 /// The operator may allow less than the surface does.
 fn check_capacity(context: &Context, asked: Option<u32>) -> Result<(), ApiError> {
-    let most = context.limits().capacity_max;
+    let most = context.limits.capacity_max;
     let Some(asked) = asked.filter(|asked| *asked > most) else { return Ok(()) };
     let mut faults = Faults::default();
     let told = format!("is {asked}; this server allows {CAPACITY_MIN} to {most} (limits.capacity_max)");
@@ -173,11 +159,7 @@ fn check_capacity(context: &Context, asked: Option<u32>) -> Result<(), ApiError>
 }
 
 /// The answer to a registration. What is attached to a former session is not the new one's: it expires.
-async fn registered(
-    context: &Context,
-    holder: &Holder,
-    view: &SessionView,
-) -> Result<Json<RegisteredRunner>, ApiError> {
+async fn registered(context: &Context, holder: &Holder, view: &SessionView) -> Reply<RegisteredRunner> {
     let (leases, _) = held_by(context, &holder.key).await?;
     let assigned_cameras = cameras_of(holder, leases.iter().filter(|lease| is_own(lease)));
     let runner = Runner::of(holder, Some(&view.session), leases.len() as u64, view.now);
@@ -195,7 +177,7 @@ fn cameras_of<'a>(holder: &Holder, leases: impl Iterator<Item = &'a LeaseView>) 
 
 /// Reports that a runner is alive.
 #[utoipa::path(
-    put, path = paths::RUNNER_HEARTBEAT, tag = "runners", operation_id = "heartbeat_runner",
+    put, path = paths::RUNNER_HEARTBEAT,
     params(("id" = String, Path, description = "The runner"), TenantQuery), request_body = HeartbeatRunner,
     responses(
         (status = 200, description = "Everything that the runner holds", body = RunnerHeartbeat),
@@ -203,20 +185,19 @@ fn cameras_of<'a>(holder: &Holder, leases: impl Iterator<Item = &'a LeaseView>) 
         (status = 409, description = "The session belongs to another runner"),
     )
 )]
-async fn heartbeat(
+async fn heartbeat_runner(
     caller: Caller<role::Runner>,
-    NamePath(id): NamePath<String>,
-    Params(query): Params<TenantQuery>,
+    at: At<String>,
     Body(body): Body<HeartbeatRunner>,
-) -> Result<Json<RunnerHeartbeat>, ApiError> {
+) -> Reply<RunnerHeartbeat> {
     let context = caller.context();
     let key = match body.session_id {
         Some(session) => {
             let session = Named::Session(SessionId(session));
-            let tenant = context.tenant_of(query.tenant.as_deref(), session).await?;
-            HolderKey { tenant, name: field::name("runner_id", &id)? }
+            let tenant = context.tenant_of(at.tenant.as_deref(), session).await?;
+            HolderKey { tenant, name: field::name("runner_id", &at.path)? }
         }
-        None => runner_key(context, &query, &id).await?,
+        None => runner_key(context, at.tenant.as_deref(), &at.path).await?,
     };
     let metrics = body.metrics()?;
     witness(context, body.sealed_cursor.as_deref()).await?;
@@ -232,7 +213,7 @@ async fn by_session(
     key: HolderKey,
     id: Uuid,
     metrics: Option<Document>,
-) -> Result<Json<RunnerHeartbeat>, ApiError> {
+) -> Reply<RunnerHeartbeat> {
     let tenant = key.tenant.clone();
     let holder = Some(key.name.clone());
     let command = Command::Heartbeat { tenant, session: SessionId(id), holder, metrics };
@@ -261,11 +242,7 @@ async fn status(context: &Context, key: &HolderKey, standing: Standing) -> Resul
 }
 
 /// Updates the registry, and renews nothing: a name is not proof.
-async fn by_name(
-    context: &Context,
-    key: HolderKey,
-    metrics: Option<Document>,
-) -> Result<Json<RunnerHeartbeat>, ApiError> {
+async fn by_name(context: &Context, key: HolderKey, metrics: Option<Document>) -> Reply<RunnerHeartbeat> {
     context.execute(Command::HeardOf { holder: key.clone(), metrics }).await?;
     let (leases, revision) = held_by(context, &key).await?;
     Ok(Json(RunnerHeartbeat {
@@ -283,23 +260,18 @@ async fn by_name(
 
 /// Returns a runner.
 #[utoipa::path(
-    get, path = paths::RUNNER, tag = "runners", operation_id = "get_runner",
-    params(("id" = String, Path, description = "The runner"), TenantQuery),
+    get, path = paths::RUNNER, params(("id" = String, Path, description = "The runner"), TenantQuery),
     responses((status = 200, description = "The runner", body = Runner))
 )]
-async fn get(
-    caller: Caller<role::Reader>,
-    NamePath(id): NamePath<String>,
-    Params(query): Params<TenantQuery>,
-) -> Result<Json<Runner>, ApiError> {
-    let key = runner_key(caller.context(), &query, &id).await?;
+async fn get_runner(caller: Caller<role::Reader>, at: At<String>) -> Reply<Runner> {
+    let key = runner_key(caller.context(), at.tenant.as_deref(), &at.path).await?;
     Ok(Json(see(caller.context(), &key).await?))
 }
 
 /// Removes a runner. With its session as proof, all that it holds is released. By its name alone, which is no proof
 /// that it has stopped, all that it holds is revoked and held back until the deadline that the runner had.
 #[utoipa::path(
-    delete, path = paths::RUNNER, tag = "runners", operation_id = "delete_runner",
+    delete, path = paths::RUNNER,
     params(("id" = String, Path, description = "The runner"), TenantQuery), request_body = RemoveRunner,
     responses(
         (status = 200, description = "It was removed", body = RemovedRunner),
@@ -307,14 +279,13 @@ async fn get(
         (status = 409, description = "The session belongs to another runner"),
     )
 )]
-async fn remove(
+async fn delete_runner(
     caller: Caller<role::Runner>,
-    NamePath(id): NamePath<String>,
-    Params(query): Params<TenantQuery>,
+    at: At<String>,
     Body(body): Body<RemoveRunner>,
-) -> Result<Json<RemovedRunner>, ApiError> {
+) -> Reply<RemovedRunner> {
     let context = caller.context();
-    let key = runner_key(context, &query, &id).await?;
+    let key = runner_key(context, at.tenant.as_deref(), &at.path).await?;
     let session = body.session_id.map(SessionId);
     let (mut released, mut revoked) = context.remove_holder(key.clone(), session).await?;
     let (held, _) = held_by(context, &key).await?;
@@ -345,21 +316,20 @@ async fn release_own(context: &Context, key: &HolderKey, held: &[LeaseView]) -> 
 /// Sets the status of a runner: `active`, `draining` or `maintenance`. A runner may drain itself, by the key that it
 /// works with; everything else needs an admin's key. A runner that drains itself does not end its maintenance.
 #[utoipa::path(
-    put, path = paths::RUNNER_STATUS, tag = "runners", operation_id = "put_runner_status",
+    put, path = paths::RUNNER_STATUS,
     params(("id" = String, Path, description = "The runner"), TenantQuery), request_body = PutRunnerStatus,
     responses(
         (status = 200, description = "The runner as it is now", body = Runner),
         (status = 404, description = "There is no such runner, or that is not its present session"),
     )
 )]
-async fn put_status(
+async fn put_runner_status(
     caller: Caller<role::Runner>,
-    NamePath(id): NamePath<String>,
-    Params(query): Params<TenantQuery>,
+    at: At<String>,
     Body(body): Body<PutRunnerStatus>,
-) -> Result<Json<Runner>, ApiError> {
+) -> Reply<Runner> {
     let context = caller.context();
-    let key = runner_key(context, &query, &id).await?;
+    let key = runner_key(context, at.tenant.as_deref(), &at.path).await?;
     let status = body.wanted()?;
     let is_admin = caller.must_meet::<role::Admin>();
     if status != HolderStatus::Draining {
@@ -390,19 +360,19 @@ struct AssignmentsQuery {
 /// With `known` and `wait_ms` the answer comes as soon as something else is planned for the runner than in the answer
 /// of that version, and at the latest after `wait_ms`.
 #[utoipa::path(
-    get, path = paths::RUNNER_ASSIGNMENTS, tag = "runners", operation_id = "runner_assignments",
+    get, path = paths::RUNNER_ASSIGNMENTS,
     params(("id" = String, Path, description = "The runner"), AssignmentsQuery),
     responses((status = 200, description = "Its leases, and what is planned for it", body = Assignments))
 )]
-async fn assignments(
+async fn runner_assignments(
     caller: Caller<role::Reader>,
     NamePath(id): NamePath<String>,
     Params(query): Params<AssignmentsQuery>,
-) -> Result<Json<Assignments>, ApiError> {
+) -> Reply<Assignments> {
     let context = caller.context();
     let known = field::maybe_name("known", query.known.as_deref())?;
     let wait = terms::wait(query.wait_ms.map(Into::into).as_ref()).map_err(|fault| vec![fault])?;
-    let key = runner_key(context, &TenantQuery { tenant: query.tenant }, &id).await?;
+    let key = runner_key(context, query.tenant.as_deref(), &id).await?;
     let found = find(context, &key).await?;
     let asker = KnownRunner::of(&found, &key);
     let planned = context.other_plan(&key, asker.as_ref(), known.as_ref().map(Name::as_str), wait).await?;
@@ -456,14 +426,14 @@ impl RunnerFilter {
 
 /// Lists runners. A page may have fewer items than `limit`; the last has no `next`.
 #[utoipa::path(
-    get, path = paths::RUNNERS, tag = "runners", operation_id = "list_runners", params(RunnerFilter, PageQuery),
+    get, path = paths::RUNNERS, params(RunnerFilter, PageQuery),
     responses((status = 200, description = "A page of runners", body = RunnerList))
 )]
-async fn list(
+async fn list_runners(
     caller: Caller<role::Reader>,
     Params(filter): Params<RunnerFilter>,
     Params(query): Params<PageQuery>,
-) -> Result<Json<RunnerList>, ApiError> {
+) -> Reply<RunnerList> {
     let context = caller.context();
     let tenant = caller.tenant_or_all(query.tenant.as_deref())?;
     filter.check()?;

@@ -22,25 +22,23 @@ use solehold_core::{
     key::{Name, ResourceKey},
 };
 use solehold_engine::store::{ResourcePage, ResourceQuery};
-use utoipa_axum::router::OpenApiRouter;
 
 use crate::{
-    Context,
     context::commands::new_lease_id,
-    http::{ApiError, Body, Caller, GuardedContext, Json, NamePath, Params, TenantQuery, role},
-    routes::resource_view::{ResourceView, resource_key, resource_page},
+    http::{
+        ApiError, At, Body, Caller, Context, Identity, Json, NamePath, Params, Reply, StatusReply,
+        TenantQuery, role,
+    },
+    routes::resource_view::{ResourceView, each_page, resource_key, resource_page},
 };
 
-pub fn routes() -> OpenApiRouter<GuardedContext> {
-    OpenApiRouter::new()
-        .routes(routes!(list))
-        .routes(routes!(get, declare, remove))
-        .routes(routes!(get_lease, acquire, release))
-        .routes(routes!(renew))
+routes! { "scenes":
+    list_scenes, get_scene, put_scene, delete_scene, get_scene_lease, acquire_scene, release_scene,
+    renew_scene
 }
 
-fn scene(tenant: Name, id: &str) -> Result<ResourceKey, ApiError> {
-    resource_key(tenant, kind::SCENE, "id", id)
+fn scene(caller: &Identity, tenant: Option<&str>, id: &str) -> Result<ResourceKey, ApiError> {
+    resource_key(caller.tenant(tenant)?, kind::SCENE, "id", id)
 }
 
 /// The scenes, as a bare array or as a page.
@@ -53,10 +51,13 @@ enum Scenes {
 
 /// Lists scenes: all of them, or those that are held, or those that are not.
 #[utoipa::path(
-    get, path = paths::SCENES, tag = "scenes", operation_id = "list_scenes", params(SceneQuery),
+    get, path = paths::SCENES, params(SceneQuery),
     responses((status = 200, description = "The scenes; with `format=page`, a page with the total count. The `Link` header has the next page", body = Scenes))
 )]
-async fn list(caller: Caller<role::Reader>, Params(query): Params<SceneQuery>) -> Result<Response, ApiError> {
+async fn list_scenes(
+    caller: Caller<role::Reader>,
+    Params(query): Params<SceneQuery>,
+) -> Result<Response, ApiError> {
     let context = caller.context();
     let tenant = caller.tenant(query.tenant.as_deref())?;
     // Existing clients do not page: without `limit` a list has the maximum page size.
@@ -112,16 +113,8 @@ async fn count(
         return Ok(page.keys.len() as u64);
     }
     let mut count = 0;
-    let mut cursor = None;
-    loop {
-        let limit = Some(limits::PAGE_SIZE_MAX as i64);
-        let (found, next) = resource_page(context, tenant, asked(query)?, cursor.as_ref(), limit).await?;
-        count += found.keys.len() as u64;
-        cursor = next;
-        if cursor.is_none() {
-            return Ok(count);
-        }
-    }
+    each_page(context, Some(tenant), &asked(query)?, |found| count += found.keys.len() as u64).await?;
+    Ok(count)
 }
 
 fn asked(query: &SceneQuery) -> Result<ResourceQuery, ApiError> {
@@ -131,16 +124,11 @@ fn asked(query: &SceneQuery) -> Result<ResourceQuery, ApiError> {
 
 /// Returns a scene and its holder.
 #[utoipa::path(
-    get, path = paths::SCENE, tag = "scenes", operation_id = "get_scene",
-    params(("id" = String, Path, description = "The scene"), TenantQuery),
+    get, path = paths::SCENE, params(("id" = String, Path, description = "The scene"), TenantQuery),
     responses((status = 200, description = "The scene", body = Scene))
 )]
-async fn get(
-    caller: Caller<role::Reader>,
-    NamePath(id): NamePath<String>,
-    Params(query): Params<TenantQuery>,
-) -> Result<Json<Scene>, ApiError> {
-    let key = scene(caller.tenant(query.tenant.as_deref())?, &id)?;
+async fn get_scene(caller: Caller<role::Reader>, at: At<String>) -> Reply<Scene> {
+    let key = scene(&caller, at.tenant.as_deref(), &at.path)?;
     let seen = ResourceView::read_declared(caller.context(), &key).await;
     let seen = seen.map_err(|failure| undeclared(&key, failure))?;
     Ok(Json(Scene::of(&seen.resource, seen.lease.as_ref())))
@@ -163,21 +151,20 @@ fn undeclared(key: &ResourceKey, failure: ApiError) -> ApiError {
 
 /// Creates or replaces a scene.
 #[utoipa::path(
-    put, path = paths::SCENE, tag = "scenes", operation_id = "put_scene",
+    put, path = paths::SCENE,
     params(("id" = String, Path, description = "The scene"), TenantQuery), request_body = PutScene,
     responses(
         (status = 200, description = "It existed, and its declaration was replaced", body = Scene),
         (status = 201, description = "It was created", body = Scene),
     )
 )]
-async fn declare(
+async fn put_scene(
     caller: Caller<role::Admin>,
-    NamePath(id): NamePath<String>,
-    Params(query): Params<TenantQuery>,
+    at: At<String>,
     Body(body): Body<PutScene>,
-) -> Result<(StatusCode, Json<Scene>), ApiError> {
+) -> StatusReply<Scene> {
     let context = caller.context();
-    let key = scene(caller.tenant(query.tenant.as_deref())?, &id)?;
+    let key = scene(&caller, at.tenant.as_deref(), &at.path)?;
     let (_, created) = context.declare(key.clone(), body.declaration()?, false).await?;
     let seen = ResourceView::read_declared(context, &key).await?;
     let status = if created { StatusCode::CREATED } else { StatusCode::OK };
@@ -186,35 +173,29 @@ async fn declare(
 
 /// Deletes a scene.
 #[utoipa::path(
-    delete, path = paths::SCENE, tag = "scenes", operation_id = "delete_scene",
-    params(("id" = String, Path, description = "The scene"), DeleteQuery),
+    delete, path = paths::SCENE, params(("id" = String, Path, description = "The scene"), DeleteQuery),
     responses(
         (status = 204, description = "It was deleted"),
         (status = 409, description = "It is held, and `force` was not given"),
     )
 )]
-async fn remove(
+async fn delete_scene(
     caller: Caller<role::Admin>,
     NamePath(id): NamePath<String>,
     Params(query): Params<DeleteQuery>,
 ) -> Result<StatusCode, ApiError> {
-    let key = scene(caller.tenant(query.tenant.as_deref())?, &id)?;
+    let key = scene(&caller, query.tenant.as_deref(), &id)?;
     caller.context().execute(Command::Delete { key, force: query.force, fenced: query.fenced }).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
 /// Returns the lease on a scene: what a gate compares tokens with.
 #[utoipa::path(
-    get, path = paths::SCENE_LEASE, tag = "scenes", operation_id = "get_scene_lease",
-    params(("id" = String, Path, description = "The scene"), TenantQuery),
+    get, path = paths::SCENE_LEASE, params(("id" = String, Path, description = "The scene"), TenantQuery),
     responses((status = 200, description = "The lease. If the scene is free, `holder_id` is null and `version` is the last token", body = SceneLease))
 )]
-async fn get_lease(
-    caller: Caller<role::Reader>,
-    NamePath(id): NamePath<String>,
-    Params(query): Params<TenantQuery>,
-) -> Result<Json<SceneLease>, ApiError> {
-    let key = scene(caller.tenant(query.tenant.as_deref())?, &id)?;
+async fn get_scene_lease(caller: Caller<role::Reader>, at: At<String>) -> Reply<SceneLease> {
+    let key = scene(&caller, at.tenant.as_deref(), &at.path)?;
     let seen = ResourceView::read_declared(caller.context(), &key).await;
     let seen = seen.map_err(|failure| undeclared(&key, failure))?;
     Ok(Json(SceneLease::of(&seen.resource, seen.lease.as_ref())))
@@ -222,7 +203,7 @@ async fn get_lease(
 
 /// Acquires the lease on a free scene.
 #[utoipa::path(
-    post, path = paths::SCENE_LEASE, tag = "scenes", operation_id = "acquire_scene",
+    post, path = paths::SCENE_LEASE,
     params(("id" = String, Path, description = "The scene"), TenantQuery), request_body = SceneLeaseRequest,
     responses(
         (status = 201, description = "It was granted; `version` is the fencing token", body = SceneLease),
@@ -230,13 +211,12 @@ async fn get_lease(
         (status = 409, description = "It is held by another client, or held back"),
     )
 )]
-async fn acquire(
+async fn acquire_scene(
     caller: Caller<role::Runner>,
-    NamePath(id): NamePath<String>,
-    Params(query): Params<TenantQuery>,
+    at: At<String>,
     Body(body): Body<SceneLeaseRequest>,
-) -> Result<(StatusCode, Json<SceneLease>), ApiError> {
-    let key = scene(caller.tenant(query.tenant.as_deref())?, &id)?;
+) -> StatusReply<SceneLease> {
+    let key = scene(&caller, at.tenant.as_deref(), &at.path)?;
     let lease = new_lease_id(&key);
     let ask = body.terms()?.acquire(key.clone(), lease, Undeclared::Refuse);
     let grant = caller.context().acquire(ask, None).await.map_err(|failure| undeclared(&key, failure))?;
@@ -245,20 +225,19 @@ async fn acquire(
 
 /// Renews the lease on a scene. A tracker that gets 404 stops its work on the scene.
 #[utoipa::path(
-    post, path = paths::SCENE_LEASE_RENEW, tag = "scenes", operation_id = "renew_scene",
+    post, path = paths::SCENE_LEASE_RENEW,
     params(("id" = String, Path, description = "The scene"), TenantQuery), request_body = SceneLeaseRequest,
     responses(
         (status = 200, description = "It was renewed", body = SceneLease),
         (status = 404, description = "The lease was lost, for any reason"),
     )
 )]
-async fn renew(
+async fn renew_scene(
     caller: Caller<role::Runner>,
-    NamePath(id): NamePath<String>,
-    Params(query): Params<TenantQuery>,
+    at: At<String>,
     Body(body): Body<SceneLeaseRequest>,
-) -> Result<Json<SceneLease>, ApiError> {
-    let key = scene(caller.tenant(query.tenant.as_deref())?, &id)?;
+) -> Reply<SceneLease> {
+    let key = scene(&caller, at.tenant.as_deref(), &at.path)?;
     let claim = body.claim(Target::Resource(key))?;
     let renewed = caller.context().renew(claim, body.renew_ttl_ms()?, None).await;
     let grant = renewed.map_err(
@@ -271,17 +250,16 @@ async fn renew(
 
 /// Releases the lease on a scene. If the caller does not hold it, nothing happens.
 #[utoipa::path(
-    delete, path = paths::SCENE_LEASE, tag = "scenes", operation_id = "release_scene",
+    delete, path = paths::SCENE_LEASE,
     params(("id" = String, Path, description = "The scene"), TenantQuery), request_body = SceneLeaseRequest,
     responses((status = 204, description = "The caller does not hold it"))
 )]
-async fn release(
+async fn release_scene(
     caller: Caller<role::Runner>,
-    NamePath(id): NamePath<String>,
-    Params(query): Params<TenantQuery>,
+    at: At<String>,
     Body(body): Body<SceneLeaseRequest>,
 ) -> Result<StatusCode, ApiError> {
-    let key = scene(caller.tenant(query.tenant.as_deref())?, &id)?;
+    let key = scene(&caller, at.tenant.as_deref(), &at.path)?;
     let claim = body.claim(Target::Resource(key))?;
     match caller.context().release(claim, None).await {
         Err(failure) if !is_lost(&failure) => Err(failure),

@@ -16,24 +16,17 @@ use solehold_core::{
     time::Revision,
 };
 use solehold_engine::{LeaseSet, news::SessionNews, store};
-use utoipa_axum::router::OpenApiRouter;
 
 use crate::{
-    Context, Quota,
     context::{about, commands::new_session_id, tenants::Named},
     http::{
-        ApiError, Body, Caller, ChosenSession, GuardedContext, Json, NamePath, Params, TenantQuery, role,
+        ApiError, At, Body, Caller, ChosenSession, Context, Json, Params, Quota, Reply, StatusReply,
+        TenantQuery, role,
     },
     routes::watch::wire_cursor,
 };
 
-pub fn routes() -> OpenApiRouter<GuardedContext> {
-    OpenApiRouter::new()
-        .routes(routes!(open))
-        .routes(routes!(get, close))
-        .routes(routes!(heartbeat))
-        .routes(routes!(news))
-}
+routes!["sessions": open_session, get_session, close_session, heartbeat_session, session_news];
 
 /// The session that a path names. What is no id is no session.
 fn session_id(id: &str) -> Result<SessionId, ApiError> {
@@ -79,19 +72,18 @@ async fn shown(context: &Context, view: &SessionView) -> Result<SessionBody, Api
 /// Opens a session. The holder's former session is superseded: its leases expire, or are released at once with
 /// `replace`.
 #[utoipa::path(
-    post, path = paths::SESSIONS, tag = "sessions", operation_id = "open_session",
-    params(TenantQuery, ChosenSession), request_body = OpenSession,
+    post, path = paths::SESSIONS, params(TenantQuery, ChosenSession), request_body = OpenSession,
     responses(
         (status = 201, description = "It was opened", body = SessionBody),
         (status = 409, description = "The session to be replaced belongs to another holder"),
     )
 )]
-async fn open(
+async fn open_session(
     caller: Caller<role::Runner>,
     Params(query): Params<TenantQuery>,
     chosen: ChosenSession,
     Body(body): Body<OpenSession>,
-) -> Result<(StatusCode, Json<SessionBody>), ApiError> {
+) -> StatusReply<SessionBody> {
     let context = caller.context();
     let tenant = caller.tenant(query.tenant.as_deref())?;
     let asked = body.terms()?;
@@ -113,23 +105,22 @@ async fn open(
 /// Renews a session and everything attached to it. One thing is not: a lease that was waited for and has
 /// `confirm_within_ms` in the answer must be renewed itself once, or it lapses.
 #[utoipa::path(
-    put, path = paths::SESSION_HEARTBEAT, tag = "sessions", operation_id = "heartbeat_session",
+    put, path = paths::SESSION_HEARTBEAT,
     params(("id" = String, Path, description = "The session"), TenantQuery), request_body = HeartbeatSession,
     responses(
         (status = 200, description = "The session was renewed, with everything attached to it", body = SessionBody),
         (status = 404, description = "There is no such session, or it is over or superseded"),
     )
 )]
-async fn heartbeat(
+async fn heartbeat_session(
     caller: Caller<role::Runner>,
-    NamePath(id): NamePath<String>,
-    Params(query): Params<TenantQuery>,
+    at: At<String>,
     Body(body): Body<HeartbeatSession>,
-) -> Result<Json<SessionBody>, ApiError> {
+) -> Reply<SessionBody> {
     let context = caller.context();
-    let id = session_id(&id)?;
+    let id = session_id(&at.path)?;
     let metrics = body.metrics()?;
-    let tenant = context.tenant_of(query.tenant.as_deref(), Named::Session(id)).await?;
+    let tenant = context.tenant_of(at.tenant.as_deref(), Named::Session(id)).await?;
     witness(context, body.sealed_cursor.as_deref()).await?;
     let command = Command::Heartbeat { tenant, session: id, holder: None, metrics };
     let view = context.session(command).await?;
@@ -143,10 +134,10 @@ async fn heartbeat(
 /// about: their heartbeats say what happened. The id of a session is proof that it is yours. One request serves all
 /// sessions of a process.
 #[utoipa::path(
-    post, path = paths::SESSION_NEWS, tag = "sessions", operation_id = "session_news", request_body = AskNews,
+    post, path = paths::SESSION_NEWS, request_body = AskNews,
     responses((status = 200, description = "The sessions that something has happened to", body = News))
 )]
-async fn news(caller: Caller<role::Runner>, Body(body): Body<AskNews>) -> Result<Json<News>, ApiError> {
+async fn session_news(caller: Caller<role::Runner>, Body(body): Body<AskNews>) -> Reply<News> {
     let context = caller.context();
     let NewsTerms { sessions, wait } = body.terms()?;
     let from = body.from.map(|c| store::Cursor { epoch: c.epoch, revision: Revision(c.revision) });
@@ -165,22 +156,17 @@ async fn news(caller: Caller<role::Runner>, Body(body): Body<AskNews>) -> Result
 
 /// Returns an active session.
 #[utoipa::path(
-    get, path = paths::SESSION, tag = "sessions", operation_id = "get_session",
-    params(("id" = String, Path, description = "The session"), TenantQuery),
+    get, path = paths::SESSION, params(("id" = String, Path, description = "The session"), TenantQuery),
     responses(
         (status = 200, description = "The session", body = SessionBody),
         (status = 404, description = "There is no such session, or it is over"),
     )
 )]
-async fn get(
-    caller: Caller<role::Reader>,
-    NamePath(id): NamePath<String>,
-    Params(query): Params<TenantQuery>,
-) -> Result<Json<SessionBody>, ApiError> {
+async fn get_session(caller: Caller<role::Reader>, at: At<String>) -> Reply<SessionBody> {
     let context = caller.context();
-    let session = session_id(&id)?;
-    let tenant = context.tenant_of(query.tenant.as_deref(), Named::Session(session)).await?;
-    let view = find(context, &tenant, session).await?.ok_or_else(|| no_session(&id))?;
+    let session = session_id(&at.path)?;
+    let tenant = context.tenant_of(at.tenant.as_deref(), Named::Session(session)).await?;
+    let view = find(context, &tenant, session).await?.ok_or_else(|| no_session(&at.path))?;
     Ok(Json(shown(context, &view).await?))
 }
 
@@ -193,20 +179,15 @@ async fn find(context: &Context, tenant: &Name, id: SessionId) -> Result<Option<
 
 /// Closes a session and releases everything attached to it.
 #[utoipa::path(
-    delete, path = paths::SESSION, tag = "sessions", operation_id = "close_session",
-    params(("id" = String, Path, description = "The session"), TenantQuery),
+    delete, path = paths::SESSION, params(("id" = String, Path, description = "The session"), TenantQuery),
     responses(
         (status = 200, description = "It was closed", body = ClosedSession),
         (status = 404, description = "There is no such session, or it is over"),
     )
 )]
-async fn close(
-    caller: Caller<role::Runner>,
-    NamePath(id): NamePath<String>,
-    Params(query): Params<TenantQuery>,
-) -> Result<Json<ClosedSession>, ApiError> {
-    let id = session_id(&id)?;
-    let tenant = caller.context().tenant_of(query.tenant.as_deref(), Named::Session(id)).await?;
+async fn close_session(caller: Caller<role::Runner>, at: At<String>) -> Reply<ClosedSession> {
+    let id = session_id(&at.path)?;
+    let tenant = caller.context().tenant_of(at.tenant.as_deref(), Named::Session(id)).await?;
     let released = caller.context().close_session(tenant, id).await?;
     Ok(Json(ClosedSession { session_id: id.0, released: released as u64 }))
 }

@@ -29,11 +29,9 @@ use solehold_engine::{
     watch::{Filter, Frame, SNAPSHOT_RESOURCES_AT_ONCE, Watch, WatchError},
 };
 use tokio::sync;
-use utoipa_axum::router::OpenApiRouter;
 
 use crate::{
-    Context,
-    http::{ApiError, Caller, GuardedContext, Identity, Params, role},
+    http::{ApiError, Caller, Context, Identity, Params, role},
     state::quota::OpenWatch,
 };
 
@@ -45,9 +43,7 @@ const STOPPING: &str = ": the server is stopping\n\n";
 /// What a browser reads a stream of events by.
 const LAST_EVENT_ID: &str = "last-event-id";
 
-pub fn routes() -> OpenApiRouter<GuardedContext> {
-    OpenApiRouter::new().routes(routes!(watch))
-}
+routes!["watch": watch];
 
 /// Streams who owns what, then every change.
 ///
@@ -55,7 +51,7 @@ pub fn routes() -> OpenApiRouter<GuardedContext> {
 /// frames and `progress` marks. Each frame's `id` is a cursor to resume from, with `from` or `Last-Event-ID`, which
 /// goes first. After a `compacted` frame the stream ends: begin again without a cursor.
 #[utoipa::path(
-    get, path = paths::WATCH, tag = "watch", operation_id = "watch", params(WatchQuery),
+    get, path = paths::WATCH, params(WatchQuery),
     responses(
         (status = 200, description = "The frames of the watch", body = WatchFrame, content_type = "text/event-stream"),
         (status = 400, description = "A parameter is wrong, or the cursor is ahead of this store"),
@@ -195,7 +191,7 @@ impl WatchStream {
 
     /// The text, as long as the watch would still be admitted: by its key, or without one.
     fn allowed(&self, text: String) -> Option<String> {
-        let ring = self.context.ring();
+        let ring = &self.context.ring;
         let is_allowed = self.key.as_ref().map_or_else(|| ring.is_open(), |key| ring.is_good(key));
         is_allowed.then_some(text)
     }
@@ -217,7 +213,7 @@ impl WatchStream {
             }
             Frame::Progress(cursor) => {
                 self.at = cursor;
-                let timestamp = self.context.ring().now().into();
+                let timestamp = self.context.ring.now().into();
                 WatchFrame::Progress(Progress { cursor: wire_cursor(cursor), timestamp })
             }
             Frame::Compacted { floor } => {

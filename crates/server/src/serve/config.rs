@@ -8,7 +8,7 @@ use std::{
 use secrecy::SecretString;
 use solehold_engine::EngineOptions;
 
-use crate::{ServerLimits, relays::RelayConfig};
+use crate::{limits::ServerLimits, relays::RelayConfig};
 
 /// The configuration of a server. The default is that of `solehold serve` without flags.
 ///

@@ -22,8 +22,8 @@ use super::{
     tls::Tls,
 };
 use crate::{
-    ServerLimits,
     http::{ApiError, Json},
+    limits::ServerLimits,
     routes::{Liveness, liveness},
 };
 

@@ -28,9 +28,10 @@ use super::{
     tls::{self, Acceptor, TlsError},
 };
 use crate::{
-    ServerLimits,
     error::ApiError,
     http::{Peer, without_trailing_slash},
+    limits::ServerLimits,
+    relays::StartRelayError,
     state::keys,
 };
 
@@ -66,8 +67,8 @@ pub enum StartError {
     #[error("cannot read the keys: {0}")]
     Keys(#[from] ApiError),
     /// A relay cannot be set up.
-    #[error("{0}")]
-    Relay(String),
+    #[error(transparent)]
+    Relay(#[from] StartRelayError),
 }
 
 /// Listens on `address`; returns the address with the port that was chosen.

@@ -27,7 +27,7 @@ use listener::{Listener, bind};
 pub use tls::{Acceptor, Protocols, Tls, TlsError};
 
 use crate::{
-    Context,
+    context::Context,
     context::ContextOptions,
     metrics::Metrics,
     relays::{self, Relays},
@@ -124,7 +124,7 @@ async fn start(
         tracing::info!("stored the bootstrap key; SOLEHOLD_BOOTSTRAP_KEY is no longer needed");
     }
     context.refresh().await?;
-    if context.ring().is_empty() && !config.is_loopback() {
+    if context.ring.is_empty() && !config.is_loopback() {
         return Err(StartError::NoKeys(config.listen));
     }
     if tls.is_none() && !config.is_loopback() {
@@ -138,10 +138,10 @@ async fn start(
         Some(bound) => bound,
         None => bind(config.listen)?,
     };
-    let relays = Relays::start(&config.relays, context).await.map_err(StartError::Relay)?;
+    let relays = Relays::start(&config.relays, context).await?;
     let acceptor = tls.as_ref().map(Tls::acceptor);
     let scheme = if tls.is_some() { "https" } else { "http" };
-    let connections = context.connections().clone();
+    let connections = context.connections.clone();
     let router = routes::router(context, more);
     let listener = Listener { listener, acceptor, limits: config.limits, connections, router };
     let mut tasks = JoinSet::new();
@@ -182,12 +182,12 @@ impl Running {
 
     /// The number of open connections.
     pub fn connections(&self) -> u64 {
-        self.context.connections().load(Ordering::Relaxed)
+        self.context.connections.load(Ordering::Relaxed)
     }
 
     /// The name of this node.
     pub fn node_id(&self) -> &str {
-        self.context.node_id()
+        &self.context.node_id
     }
 
     /// Stops: accepts no more connections, lets requests finish within `shutdown_grace`, ends watches, and closes the
@@ -213,7 +213,7 @@ async fn keep_fresh(context: Context) {
             tracing::debug!(%failure, "cannot refresh API keys and quotas; keeping the last ones read");
         }
         if turn % FORGET_EVERY_REFRESHES == 0 {
-            context.rates().forget();
+            context.rates.forget();
         }
     }
 }

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-pub use solehold_api::admin::Role;
 use solehold_api::{
+    admin::Role,
     field,
     problem::{ErrorCode, Problem},
 };

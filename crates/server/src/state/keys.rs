@@ -10,8 +10,11 @@ use blake3::Hash;
 use rand::Rng;
 use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
 use solehold_api::{
-    admin, field,
+    admin::{self, Role},
+    document::read,
+    field,
     problem::{ErrorCode, Problem},
 };
 use solehold_core::{
@@ -25,10 +28,7 @@ use solehold_core::{
 use solehold_engine::Engine;
 use subtle::ConstantTimeEq;
 
-use super::{
-    identity::Role,
-    records::{self, collection, record, store_time},
-};
+use super::records::{self, collection, record, store_time};
 use crate::error::ApiError;
 
 /// The beginning of key texts that are created here.
@@ -80,30 +80,63 @@ impl NewKey {
 }
 
 /// A key as it is stored, without its text.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Key {
-    /// Its public part.
+    /// Its public part, which is the name of its record.
+    #[serde(skip_serializing)]
     pub id: Name,
     /// A name for people to read.
     pub name: Name,
     /// Its role.
     pub role: Role,
     /// The tenant that it is for; none, if it may name any.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub tenant: Option<Name>,
     /// The only resources that it may touch; empty for all.
+    #[serde(default, skip_serializing_if = "<[_]>::is_empty")]
     pub scopes: Arc<[ResourceScope]>,
     /// The name in a client certificate that stands for it, if there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub certificate: Option<Name>,
     /// When it was created.
     pub created_at: StoreTime,
     /// When its text was last changed.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub rotated_at: Option<StoreTime>,
     /// It is refused from this time on.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<StoreTime>,
-    /// It has been refused since then.
+    /// It has been refused since then, by a record of its own.
+    #[serde(skip)]
     pub revoked_at: Option<StoreTime>,
-    hash: Hash,
-    previous: Option<(Hash, StoreTime)>,
+    hash: KeyHash,
+    /// The hash of its former text, and until when that still works.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    previous: Option<(KeyHash, StoreTime)>,
+}
+
+/// The hash of a key's text, in the store as hexadecimal digits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+struct KeyHash(Hash);
+
+impl KeyHash {
+    fn of(text: &str) -> Self {
+        Self(blake3::hash(text.as_bytes()))
+    }
+}
+
+impl TryFrom<String> for KeyHash {
+    type Error = blake3::HexError;
+    fn try_from(hex: String) -> Result<Self, blake3::HexError> {
+        Hash::from_hex(hex).map(Self)
+    }
+}
+
+impl From<KeyHash> for String {
+    fn from(KeyHash(hash): KeyHash) -> Self {
+        hash.to_hex().to_string()
+    }
 }
 
 /// A key that was just created, and its text, which cannot be shown again.
@@ -160,8 +193,8 @@ pub enum KeyFault {
 impl Key {
     /// Whether `text` is valid for this key at `now`.
     pub fn check(&self, text: &str, now: StoreTime) -> Result<(), KeyFault> {
-        let hash = blake3::hash(text.as_bytes());
-        let is = |other: &Hash| bool::from(hash.as_bytes().ct_eq(other.as_bytes()));
+        let KeyHash(hash) = KeyHash::of(text);
+        let is = |KeyHash(other): &KeyHash| bool::from(hash.as_bytes().ct_eq(other.as_bytes()));
         let is_former = self.previous.as_ref().is_some_and(|(former, until)| is(former) && now < *until);
         if !is(&self.hash) && !is_former {
             return Err(KeyFault::Unknown);
@@ -183,66 +216,10 @@ impl Key {
     }
 }
 
-/// A key's document in the store.
-#[derive(Serialize, Deserialize)]
-struct KeyDocument {
-    name: Name,
-    role: Role,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    tenant: Option<Name>,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    scopes: Vec<ResourceScope>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    certificate: Option<Name>,
-    created_at: StoreTime,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    rotated_at: Option<StoreTime>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    expires_at: Option<StoreTime>,
-    hash: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    previous: Option<(String, StoreTime)>,
-}
-
 /// A revocation's document in the store.
 #[derive(Serialize, Deserialize)]
 struct Revocation {
     at: StoreTime,
-}
-
-impl KeyDocument {
-    fn of(key: &Key) -> Self {
-        Self {
-            name: key.name.clone(),
-            role: key.role,
-            tenant: key.tenant.clone(),
-            scopes: key.scopes.to_vec(),
-            certificate: key.certificate.clone(),
-            created_at: key.created_at,
-            rotated_at: key.rotated_at,
-            expires_at: key.expires_at,
-            hash: key.hash.to_hex().to_string(),
-            previous: key.previous.map(|(hash, until)| (hash.to_hex().to_string(), until)),
-        }
-    }
-
-    fn into_key(self, id: Name, revoked_at: Option<StoreTime>) -> Option<Key> {
-        let hash = |hex: &str| Hash::from_hex(hex).ok();
-        Some(Key {
-            id,
-            name: self.name,
-            role: self.role,
-            tenant: self.tenant,
-            scopes: self.scopes.into(),
-            certificate: self.certificate,
-            created_at: self.created_at,
-            rotated_at: self.rotated_at,
-            expires_at: self.expires_at,
-            revoked_at,
-            hash: hash(&self.hash)?,
-            previous: self.previous.and_then(|(hex, until)| Some((hash(&hex)?, until))),
-        })
-    }
 }
 
 /// The public part of a key text, by which its record is found. For a text that was not created here it is made from
@@ -305,20 +282,29 @@ pub async fn list(engine: &Engine) -> Result<Vec<Key>, ApiError> {
     let revoked = engine.records(&collection(REVOKED)).await?;
     let revoked: std::collections::BTreeMap<_, _> = revoked.iter().filter_map(revocation).collect();
     let read = |record: &Record| {
-        let stored: Option<KeyDocument> = serde_json::from_str(record.document.as_str()).ok();
-        let key = stored.and_then(|s| s.into_key(record.id.clone(), revoked.get(&record.id).copied()));
+        let key = read_key(record);
         if key.is_none() {
             tracing::error!(key = %record.id, "cannot parse API key record; rejecting the key");
         }
-        key
+        Some(Key { revoked_at: revoked.get(&record.id).copied(), ..key? })
     };
     Ok(keys.iter().filter_map(read).collect())
+}
+
+fn read_key(record: &Record) -> Option<Key> {
+    let mut document: Map<String, Value> = read(&record.document)?;
+    document.insert("id".to_owned(), json!(record.id));
+    serde_json::from_value(Value::Object(document)).ok()
 }
 
 /// One key.
 pub async fn get(engine: &Engine, id: &Name) -> Result<Key, ApiError> {
     let key = list(engine).await?.into_iter().find(|key| key.id == *id);
-    key.ok_or_else(|| Refusal::NoRecord { collection: collection(KEYS), id: id.clone() }.into())
+    Ok(key.ok_or_else(|| no_key(id))?)
+}
+
+fn no_key(id: &Name) -> Refusal {
+    Refusal::NoRecord { collection: collection(KEYS), id: id.clone() }
 }
 
 /// Gives a key a new text. The former one still works for `grace_ms`; the key expires as before, or after
@@ -330,7 +316,7 @@ pub async fn rotate(
     expires_in_ms: Option<u64>,
 ) -> Result<IssuedKey, ApiError> {
     let text = fresh_text(id.as_str());
-    let hash = blake3::hash(text.expose_secret().as_bytes());
+    let hash = KeyHash::of(text.expose_secret());
     let rotated = |key: Key, now: StoreTime| Key {
         hash,
         previous: (grace_ms > 0).then(|| (key.hash, now.plus_ms(grace_ms))),
@@ -349,14 +335,14 @@ pub async fn expire(engine: &Engine, id: &Name, in_ms: Option<u64>) -> Result<Ke
 
 /// Changes a key that is not revoked. A concurrent change is not undone.
 async fn change(engine: &Engine, id: &Name, how: impl Fn(Key, StoreTime) -> Key) -> Result<Key, ApiError> {
-    unrevoked(engine, id).await?;
+    if get(engine, id).await?.revoked_at.is_some() {
+        let detail = format!("key {id} was revoked; create a new key");
+        return Err(Problem::new(ErrorCode::Conflict, detail).into());
+    }
     records::change(engine, KEYS, id, |found, now| {
-        let stored: Option<KeyDocument> =
-            found.and_then(|record| serde_json::from_str(record.document.as_str()).ok());
-        let key = stored.and_then(|stored| stored.into_key(id.clone(), None));
-        let no_key = || Refusal::NoRecord { collection: collection(KEYS), id: id.clone() };
-        let key = how(key.ok_or_else(no_key)?, now);
-        Ok((record(KEYS, id.clone(), &KeyDocument::of(&key))?, key))
+        let key = found.and_then(read_key).ok_or_else(|| no_key(id))?;
+        let key = how(key, now);
+        Ok((record(KEYS, id.clone(), &key)?, key))
     })
     .await
 }
@@ -373,16 +359,6 @@ pub async fn revoke(engine: &Engine, id: &Name) -> Result<Key, ApiError> {
     Ok(Key { revoked_at: Some(at), ..key })
 }
 
-async fn unrevoked(engine: &Engine, id: &Name) -> Result<Key, ApiError> {
-    let key = get(engine, id).await?;
-    match key.revoked_at {
-        Some(_) => {
-            Err(Problem::new(ErrorCode::Conflict, format!("key {id} was revoked; create a new key")).into())
-        }
-        None => Ok(key),
-    }
-}
-
 async fn store_new(engine: &Engine, new: NewKey, text: &SecretString) -> Result<Key, ApiError> {
     let now = store_time(engine).await?;
     let text = text.expose_secret();
@@ -397,10 +373,10 @@ async fn store_new(engine: &Engine, new: NewKey, text: &SecretString) -> Result<
         rotated_at: None,
         expires_at: new.expires_in_ms.map(|ms| now.plus_ms(ms)),
         revoked_at: None,
-        hash: blake3::hash(text.as_bytes()),
+        hash: KeyHash::of(text),
         previous: None,
     };
-    let record = record(KEYS, key.id.clone(), &KeyDocument::of(&key))?;
+    let record = record(KEYS, key.id.clone(), &key)?;
     engine.submit(Command::PutRecord { record, over: Over::Nothing }).await??;
     Ok(key)
 }
@@ -413,6 +389,6 @@ fn fresh_text(id: &str) -> SecretString {
 }
 
 fn revocation(record: &Record) -> Option<(Name, StoreTime)> {
-    let revocation: Revocation = serde_json::from_str(record.document.as_str()).ok()?;
+    let revocation: Revocation = read(&record.document)?;
     Some((record.id.clone(), revocation.at))
 }

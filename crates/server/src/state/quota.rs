@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use solehold_api::{
     admin::{QuotaChanges, Quotas},
     problem::{ErrorCode, Problem},
@@ -99,34 +99,35 @@ impl QuotaBook {
         quotas: Quotas,
     ) -> Result<(), ApiError> {
         let Some(most) = quota.of(quotas) else { return Ok(()) };
-        if let Some(verdict) = self.count(tenant, quota, most) {
-            return verdict;
-        }
-        let at = BootTime::now();
-        let usage = engine.usage(Some(tenant)).await?;
-        {
-            let mut counts = lock(&self.counts);
-            if counts.len() >= COUNTS_MAX {
-                counts.clear();
+        let has_room = match self.count(tenant, quota, most) {
+            Some(has_room) => has_room,
+            None => {
+                let at = BootTime::now();
+                let usage = engine.usage(Some(tenant)).await?;
+                {
+                    let mut counts = self.counts.lock();
+                    if counts.len() >= COUNTS_MAX {
+                        counts.clear();
+                    }
+                    counts.insert(tenant.clone(), (at, usage));
+                }
+                self.count(tenant, quota, most).unwrap_or(true)
             }
-            counts.insert(tenant.clone(), (at, usage));
-        }
-        self.count(tenant, quota, most).unwrap_or(Ok(()))
+        };
+        if has_room { Ok(()) } else { Err(exceeded(quota.name(), tenant, most)) }
     }
 
-    /// The verdict by a fresh count; none without one.
-    fn count(&self, tenant: &Name, quota: Quota, most: u64) -> Option<Result<(), ApiError>> {
-        let mut counts = lock(&self.counts);
+    /// Counts one more if there is room for it; none without a fresh count.
+    fn count(&self, tenant: &Name, quota: Quota, most: u64) -> Option<bool> {
+        let mut counts = self.counts.lock();
         let (at, usage) = counts.get_mut(tenant)?;
         if BootTime::now().since(*at) > FRESH_FOR {
             return None;
         }
         let used = quota.used(usage);
-        if *used >= most {
-            return Some(Err(exceeded(quota.name(), tenant, most)));
-        }
-        *used += 1;
-        Some(Ok(()))
+        let has_room = *used < most;
+        *used += u64::from(has_room);
+        Some(has_room)
     }
 
     /// The open watches.
@@ -152,7 +153,7 @@ impl Watches {
         tenant: Option<(Name, Option<u64>)>,
         most: u64,
     ) -> Result<OpenWatch, ApiError> {
-        let mut counts = lock(&self.0);
+        let mut counts = self.0.lock();
         if counts.all >= most {
             let problem = Problem::new(
                 ErrorCode::Overloaded,
@@ -173,11 +174,11 @@ impl Watches {
 
     /// The number of open watches.
     pub fn count(&self) -> u64 {
-        lock(&self.0).all
+        self.0.lock().all
     }
 
     pub fn of(&self, tenant: &Name) -> u64 {
-        lock(&self.0).by_tenant.get(tenant).copied().unwrap_or(0)
+        self.0.lock().by_tenant.get(tenant).copied().unwrap_or(0)
     }
 }
 
@@ -190,7 +191,7 @@ pub(crate) struct OpenWatch {
 
 impl Drop for OpenWatch {
     fn drop(&mut self) {
-        let mut counts = lock(&self.watches.0);
+        let mut counts = self.watches.0.lock();
         counts.all -= 1;
         if let Some(tenant) = &self.tenant
             && let Some(open) = counts.by_tenant.get_mut(tenant)
@@ -208,8 +209,4 @@ fn exceeded(bound: &str, tenant: &Name, most: u64) -> ApiError {
     let detail =
         format!("tenant {tenant} has reached its quota of {most} {what}; an administrator can raise it");
     Problem::new(ErrorCode::QuotaExceeded, detail).limit(bound, most).into()
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock()
 }

@@ -111,7 +111,7 @@ impl Ring {
         let Credential::Key(text) = shown else { return Ok(false) };
         let hash = *blake3::hash(text.as_bytes()).as_bytes();
         if self.is_open() && !self.ignored.lock().contains(&hash) {
-            let _ = self.find_fresh(engine, shown).await?;
+            self.read_again(engine).await?;
         }
         if !self.is_open() {
             return Ok(false);
@@ -134,22 +134,17 @@ impl Ring {
         self.read.load().find(shown)
     }
 
-    /// The key that is shown, after reading the store again: it may be newer than what is known. Waits its turn.
-    pub async fn find_fresh(
-        &self,
-        engine: &Engine,
-        shown: &Credential<'_>,
-    ) -> Result<Result<Arc<Key>, KeyFault>, ApiError> {
+    /// Reads the store again for a key that is not known: it may have been created since. Waits its turn.
+    pub async fn read_again(&self, engine: &Engine) -> Result<(), ApiError> {
         let asked = BootTime::now();
-        let turn = self.turn.lock().await;
+        let _turn = self.turn.lock().await;
         let read_at = self.read.load().at;
         if read_at < asked {
             // The store was read a moment ago: wait, rather than refuse a key that was just created elsewhere.
             tokio::time::sleep(MISS_EVERY.saturating_sub(BootTime::now().since(read_at))).await;
             self.read_store(engine).await?;
         }
-        drop(turn);
-        Ok(self.find(shown))
+        Ok(())
     }
 
     /// Reads the store.

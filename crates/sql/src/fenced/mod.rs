@@ -42,10 +42,7 @@ pub enum Fencing {
     /// It may. The mark is this token or was raised to it; the row is locked until the transaction ends.
     Admitted,
     /// It may not: roll back. A newer token has been used, or this one by another session.
-    Stale {
-        /// The newest token that was used.
-        newest: u64,
-    },
+    Stale { newest: u64 },
 }
 
 /// The table of marks in the application's database.
@@ -149,7 +146,7 @@ impl Marks {
 }
 
 /// A token as PostgreSQL keeps it.
-fn signed(token: u64) -> Result<i64, Error> {
+pub(crate) fn signed(token: u64) -> Result<i64, Error> {
     let odd = || Error::invalid("token", token.to_string(), "a token is at least 1 and below 2^63");
     i64::try_from(token).ok().filter(|token| *token > 0).ok_or_else(odd)
 }

@@ -247,9 +247,7 @@ impl Idempotent {
         client: &(impl GenericClient + Sync),
         answer: &StoredResponse,
     ) -> Result<ClaimOutcome, Error> {
-        let value =
-            json!({"status": answer.status, "content_type": answer.content_type, "body": answer.body});
-        let outcome = self.inbox.complete(client, &self.ticket, &value).await?;
+        let outcome = self.inbox.complete(client, &self.ticket, &json!(answer)).await?;
         self.completed.store(outcome.is_done(), Ordering::Relaxed);
         Ok(outcome)
     }
@@ -258,25 +256,26 @@ impl Idempotent {
 /// An answer that can be stored and given again.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoredResponse {
-    /// The HTTP status.
     pub status: u16,
-    /// The media type of the body.
     pub content_type: String,
-    /// The body, text.
     pub body: String,
 }
 
 impl StoredResponse {
-    /// A JSON answer.
     pub fn json(status: u16, body: &Value) -> Self {
         Self { status, content_type: "application/json".into(), body: body.to_string() }
     }
 
     /// 503: it is not known whether the command was carried out; the same request may be sent again.
     pub fn unavailable() -> Self {
+        Self::problem(503, "unavailable", "the database cannot be reached: send the same request again")
+    }
+
+    fn problem(status: u16, code: &str, detail: &str) -> Self {
+        let title = StatusCode::from_u16(status).ok().and_then(|status| status.canonical_reason());
         let body =
-            document(503, "unavailable", "the database cannot be reached: send the same request again");
-        Self { status: 503, content_type: "application/problem+json".into(), body: body.to_string() }
+            json!({"type": "about:blank", "title": title, "status": status, "code": code, "detail": detail});
+        Self { status, content_type: "application/problem+json".into(), body: body.to_string() }
     }
 
     fn replay(stored: Value) -> Response {
@@ -311,15 +310,8 @@ fn key_of(headers: &HeaderMap) -> Result<Option<String>, &'static str> {
     }
 }
 
-fn document(status: u16, code: &str, detail: &str) -> Value {
-    let title = StatusCode::from_u16(status).ok().and_then(|status| status.canonical_reason());
-    json!({"type": "about:blank", "title": title, "status": status, "code": code, "detail": detail})
-}
-
 fn problem(status: u16, code: &str, detail: &str, retry_after: Option<Duration>) -> Response {
-    let body = document(status, code, detail).to_string();
-    let stored = StoredResponse { status, content_type: "application/problem+json".into(), body };
-    let mut response = stored.into_response();
+    let mut response = StoredResponse::problem(status, code, detail).into_response();
     if let Some(after) = retry_after {
         let seconds = HeaderValue::from(after.as_secs() + 1);
         response.headers_mut().insert(header::RETRY_AFTER, seconds);

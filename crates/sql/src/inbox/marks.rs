@@ -16,9 +16,7 @@ use crate::Error;
 /// A message that takes effect.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mark {
-    /// What names its command.
     pub key: Key,
-    /// What it says.
     pub payload: PayloadHash,
     /// Where it stands in its partition. No two marks of a batch have the same position.
     pub position: i64,
@@ -35,14 +33,10 @@ pub enum Marked {
     Conflict,
 }
 
-/// A mark, as it is listed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListedMark {
-    /// The scope of its command.
     pub scope: String,
-    /// The type of its command.
     pub command: String,
-    /// The id of its command.
     pub id: String,
     /// Where its message stood; none if that is not known.
     pub position: Option<i64>,

@@ -75,7 +75,6 @@ impl Key {
 pub struct PayloadHash([u8; 32]);
 
 impl PayloadHash {
-    /// The hash of these bytes.
     pub fn of(payload: &[u8]) -> Self {
         Self(*blake3::hash(payload).as_bytes())
     }
@@ -98,7 +97,6 @@ impl Ticket {
 /// The answer to [`Inbox::begin`].
 #[derive(Debug, Clone, PartialEq)]
 pub enum CommandStatus {
-    /// Carry it out.
     Started(Ticket),
     /// It was carried out before, with this result.
     Done(Value),
@@ -111,7 +109,6 @@ pub enum CommandStatus {
     Conflict,
 }
 
-/// The table of commands.
 #[derive(Debug, Clone)]
 pub struct Inbox {
     table: String,
@@ -156,7 +153,6 @@ impl Inbox {
         })
     }
 
-    /// The DDL of the table.
     pub fn migration(&self) -> String {
         let table = &self.table;
         let name = table.rsplit('.').next().unwrap_or(table).trim_matches('"');
@@ -182,21 +178,13 @@ impl Inbox {
         payload: PayloadHash,
         lease: Duration,
     ) -> Result<CommandStatus, Error> {
-        if !(LEASE_MIN..=LEASE_MAX).contains(&lease) {
-            let wanted = format!("use {LEASE_MIN:?} to {LEASE_MAX:?}");
-            return Err(Error::invalid("lease", format!("{lease:?}"), wanted));
-        }
+        Error::unless_within("lease", lease, LEASE_MIN..=LEASE_MAX)?;
         let client = client.client();
         let hash: &[u8] = &payload.0;
         let lease_ms = lease.as_secs_f64() * 1000.0;
         for _ in 0..LOOKS {
-            let parameters = [
-                (&key.scope as _, Type::TEXT),
-                (&key.command as _, Type::TEXT),
-                (&key.id as _, Type::TEXT),
-                (&hash as _, Type::BYTEA),
-                (&lease_ms as _, Type::FLOAT8),
-            ];
+            let mut parameters = key_parameters(key);
+            parameters.extend([(&hash as _, Type::BYTEA), (&lease_ms as _, Type::FLOAT8)]);
             if let Some(row) = client.query_typed_opt(&self.begin, &parameters).await? {
                 return Ok(CommandStatus::Started(Ticket { key: key.clone(), epoch: row.try_get(0)? }));
             }

@@ -65,25 +65,22 @@ impl ReconcilerConfig {
     }
 
     pub(super) fn check(&self, table: &ClaimTable) -> Result<(), Error> {
-        within("poll interval", self.poll_interval, POLL_INTERVAL_MIN, POLL_INTERVAL_MAX)?;
-        within("lease", self.lease, LEASE_MIN, LEASE_MAX)?;
-        within("recheck interval", self.recheck, Duration::ZERO, DEFER_MAX)?;
-        within("longest backoff", self.backoff_max, Duration::ZERO, DEFER_MAX)?;
-        within("shortest backoff", self.backoff_min, Duration::ZERO, self.backoff_max)?;
+        let within = Error::unless_within::<Duration>;
+        within("poll interval", self.poll_interval, POLL_INTERVAL_MIN..=POLL_INTERVAL_MAX)?;
+        within("lease", self.lease, LEASE_MIN..=LEASE_MAX)?;
+        within("recheck interval", self.recheck, Duration::ZERO..=DEFER_MAX)?;
+        within("longest backoff", self.backoff_max, Duration::ZERO..=DEFER_MAX)?;
+        within("shortest backoff", self.backoff_min, Duration::ZERO..=self.backoff_max)?;
         let what = "longest backoff of an unreachable observer";
-        let max = UNREACHABLE_BACKOFF_MAX;
-        within(what, self.unreachable_backoff_max, UNREACHABLE_BACKOFF_MIN, max)?;
-        between("batch size", self.batch_size, BATCH_ROWS_MAX)?;
-        between("concurrency", self.concurrency, OBSERVATIONS_MAX)?;
-        between("number of attempts", self.attempts_max as usize, i32::MAX as usize)?;
-        match table.state {
-            Some(_) => Ok(()),
-            None => Err(Error::invalid(
-                "table",
-                table.name(),
-                "name its state column: a reconciler changes states",
-            )),
+        within(what, self.unreachable_backoff_max, UNREACHABLE_BACKOFF_MIN..=UNREACHABLE_BACKOFF_MAX)?;
+        Error::unless_within("batch size", self.batch_size, 1..=BATCH_ROWS_MAX)?;
+        Error::unless_within("concurrency", self.concurrency, 1..=OBSERVATIONS_MAX)?;
+        Error::unless_within("number of attempts", self.attempts_max, 1..=i32::MAX as u32)?;
+        if table.state.is_none() {
+            let wanted = "name its state column: a reconciler changes states";
+            return Err(Error::invalid("table", table.name(), wanted));
         }
+        Ok(())
     }
 
     /// How long a row waits after attempt number `attempts`.
@@ -102,20 +99,6 @@ impl ReconcilerConfig {
     pub(super) fn trusted_until(&self, asked: BootTime) -> BootTime {
         local_deadline(asked, self.lease, Duration::ZERO)
     }
-}
-
-fn within(what: &'static str, value: Duration, min: Duration, max: Duration) -> Result<(), Error> {
-    if (min..=max).contains(&value) {
-        return Ok(());
-    }
-    Err(Error::invalid(what, format!("{value:?}"), format!("use {min:?} to {max:?}")))
-}
-
-fn between(what: &'static str, value: usize, max: usize) -> Result<(), Error> {
-    if (1..=max).contains(&value) {
-        return Ok(());
-    }
-    Err(Error::invalid(what, value.to_string(), format!("use 1 to {max}")))
 }
 
 #[cfg(test)]

@@ -38,7 +38,6 @@ pub(super) struct Cycle<'a, O> {
     pub(super) unreachable_pause: Duration,
 }
 
-/// A finished cycle.
 pub(super) struct CycleReport {
     pub(super) began: BootTime,
     pub(super) summary: Summary,
@@ -63,7 +62,10 @@ impl<'a, O: Observer> Cycle<'a, O> {
             rows: HashMap::new(),
             verdicts: Vec::new(),
             unreachable_reason: None,
-            unreachable_pause: reconciler.unreachable_pause(),
+            unreachable_pause: {
+                let backoff = reconciler.config.unreachable_backoff();
+                reconciler.outages.lock().pause(backoff, rand::random())
+            },
         };
         cycle.summary.claimed = rows.len() as u64;
         for row in rows {

@@ -30,8 +30,8 @@ struct StateLabels {
 pub struct ReconcilerMetrics {
     rows: Family<ResultLabels, Counter>,
     moved: Family<StateLabels, Counter>,
-    failures: Counter,
-    outages: Gauge,
+    pub(super) failures: Counter,
+    pub(super) outages: Gauge,
     seconds: Histogram,
 }
 
@@ -61,18 +61,6 @@ impl ReconcilerMetrics {
             self.outages.clone(),
         );
         registry.register_with_unit("cycle", "Length of a cycle", Unit::Seconds, self.seconds.clone());
-    }
-
-    pub(super) fn failed(&self) {
-        self.failures.inc();
-    }
-
-    pub(super) fn outage_began(&self) {
-        self.outages.inc();
-    }
-
-    pub(super) fn outage_ended(&self) {
-        self.outages.dec();
     }
 
     pub(super) fn add(&self, summary: &Summary, took: Duration) {

@@ -113,7 +113,7 @@ impl<O: Observer> Reconciler<O> {
             }
         }
         if self.outages.lock().forget() {
-            self.metrics.outage_ended();
+            self.metrics.outages.dec();
         }
         tracing::info!(
             worker_id = %config.worker,
@@ -134,7 +134,7 @@ impl<O: Observer> Reconciler<O> {
                 Ok(_) => (self.config.poll_interval, false),
                 Err(error) => {
                     tracing::warn!(worker_id = %self.config.worker, %error, "reconciler cycle failed; will retry");
-                    self.metrics.failed();
+                    self.metrics.failures.inc();
                     (self.config.poll_interval.min(TRY_AGAIN), false)
                 }
             };
@@ -168,10 +168,6 @@ impl<O: Observer> Reconciler<O> {
         Ok(report)
     }
 
-    fn unreachable_pause(&self) -> Duration {
-        self.outages.lock().pause(self.config.unreachable_backoff(), rand::random())
-    }
-
     /// Reports that the observer is away, or back again: when that changes, not with each cycle.
     fn note_outage(&self, report: &CycleReport, ended: BootTime) {
         let worker_id = &self.config.worker;
@@ -181,7 +177,7 @@ impl<O: Observer> Reconciler<O> {
         match change {
             None => {}
             Some(Change::Began) => {
-                self.metrics.outage_began();
+                self.metrics.outages.inc();
                 let reason = report.unreachable_reason.as_deref().unwrap_or_default();
                 tracing::warn!(
                     %worker_id,
@@ -190,7 +186,7 @@ impl<O: Observer> Reconciler<O> {
                 );
             }
             Some(Change::Ended { lasted, rows }) => {
-                self.metrics.outage_ended();
+                self.metrics.outages.dec();
                 tracing::info!(%worker_id, lasted_ms = lasted.as_millis() as u64, rows, "observer reachable again");
             }
         }

@@ -89,7 +89,6 @@ pub trait Observer: Send + Sync + 'static {
 pub struct AppliedTransition<'a> {
     /// The row, as it was claimed.
     pub row: &'a ClaimedRow,
-    /// The change.
     pub transition: &'a Transition,
 }
 
@@ -100,20 +99,15 @@ pub enum Observation {
     Unchanged,
     /// The row moves to another state.
     Moved {
-        /// The state.
         to: String,
         /// Columns to set with it.
         set: Map<String, Value>,
     },
     /// It can never be processed: bury it at once.
-    Hopeless {
-        /// Why.
-        reason: String,
-    },
+    Hopeless { reason: String },
 }
 
 impl Observation {
-    /// The row moves to another state.
     pub fn moved(to: &str) -> Self {
         Self::Moved { to: to.to_owned(), set: Map::new() }
     }

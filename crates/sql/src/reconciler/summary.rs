@@ -5,13 +5,11 @@ use std::{collections::BTreeMap, fmt};
 /// Counts of one cycle.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Summary {
-    /// Rows claimed.
     pub claimed: u64,
     /// Rows that an observer answered about.
     pub scanned: u64,
     /// Rows moved, by the state they moved to.
     pub moved: BTreeMap<String, u64>,
-    /// Rows that had not changed.
     pub skipped: u64,
     /// Observations and effects that failed because of their row.
     pub errors: u64,
@@ -21,7 +19,6 @@ pub struct Summary {
     pub unburied: u64,
     /// Rows whose claim had been lost before their result was written.
     pub lost: u64,
-    /// Rows buried.
     pub buried: u64,
     /// Rows returned because of a stop.
     pub returned: u64,

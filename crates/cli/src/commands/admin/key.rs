@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use clap::{Subcommand, ValueEnum};
-use reqwest::Method;
 use serde_json::{Value, json};
 use solehold_api::{
     admin::{ApiKey, CreateKey, KeyList, KeyScope, NewKey, Role, RotateKey},
@@ -19,7 +18,7 @@ use solehold_server::keys::{self, Key};
 
 use super::Door;
 use crate::{
-    client::Page,
+    client::{Method, Page},
     error::{CommandError, CommandResult, ValueError},
     global::GlobalArgs,
     human::{ago, duration_ms},

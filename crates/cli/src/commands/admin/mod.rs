@@ -20,7 +20,7 @@ use solehold_engine::{
 };
 
 use crate::{
-    client::{Client, ServerArgs},
+    client::{Client, Method, ServerArgs},
     config::Layer,
     engine_url::EngineUrl,
     error::{Cause, CommandError, CommandResult, ValueError},
@@ -166,9 +166,7 @@ pub async fn run(args: AdminArgs, server: &ServerArgs, global: &GlobalArgs) -> C
 
 async fn raise_token(above: u64, door: &Door, global: &GlobalArgs) -> CommandResult {
     let raised = match door {
-        Door::Server(client) => {
-            client.send(reqwest::Method::POST, &paths::raise_token(), &RaiseToken { above }).await
-        }
+        Door::Server(client) => client.send(Method::POST, &paths::raise_token(), &RaiseToken { above }).await,
         Door::Store(engine) => {
             let outcome = engine.submit(Command::RaiseRevision { above: Revision(above) }).await?;
             match outcome.map_err(|refusal| CommandError::from(solehold_api::problem::Problem::from(refusal)))
@@ -208,7 +206,7 @@ async fn lower_ttl_max(to: Duration, door: &Door, global: &GlobalArgs) -> Comman
 async fn restored(holders_stopped: bool, door: &Door, global: &GlobalArgs) -> CommandResult {
     let told = match door {
         Door::Server(client) => {
-            client.send(reqwest::Method::POST, &paths::restored(), &RestoreNotice { holders_stopped }).await
+            client.send(Method::POST, &paths::restored(), &RestoreNotice { holders_stopped }).await
         }
         Door::Store(engine) => {
             let bar = if holders_stopped { Bar::None } else { Bar::LongestTtl };

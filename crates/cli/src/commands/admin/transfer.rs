@@ -12,7 +12,6 @@ use std::{
 };
 
 use futures_util::stream;
-use reqwest::Body;
 use solehold_api::{
     admin::{ImportSummary, RetireStore},
     limits::EXPORT_LINE_BYTES_MAX,
@@ -27,7 +26,7 @@ use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, BufReader};
 
 use super::Door;
 use crate::{
-    client::ServerArgs,
+    client::{Body, Method, ServerArgs},
     error::{CommandError, CommandResult},
     global::GlobalArgs,
     human::count,
@@ -46,7 +45,7 @@ pub async fn export(path: Option<&Path>, retire: Option<String>, door: &Door) ->
     if let Some(to) = retire {
         match door {
             Door::Server(client) => {
-                client.send(reqwest::Method::POST, &paths::retire(), &RetireStore { to: to.clone() }).await
+                client.send(Method::POST, &paths::retire(), &RetireStore { to: to.clone() }).await
             }
             Door::Store(engine) => engine.retire(&to).await.map_err(CommandError::from),
         }

@@ -17,15 +17,12 @@ use crate::postgres::tables::rows::DescribedResource;
 const ENTRIES_MAX: usize = 200_000;
 const BYTES_MAX: usize = 64 << 20;
 
-/// What is known of a resource.
 #[derive(Debug, Clone)]
 pub(crate) struct KnownResource {
     pub(crate) is: DescribedResource,
     /// The sessions of its lease and of its pending lease when it was last seen; locking one too many does no harm.
     pub(crate) sessions: [Option<SessionId>; 2],
-    /// Whether it had a state document.
     pub(crate) has_state: bool,
-    /// Whether there were waiters in line for it.
     pub(crate) is_queued: bool,
 }
 
@@ -100,7 +97,6 @@ impl Cache {
         }
     }
 
-    /// Forgets everything.
     pub(crate) fn clear(&self) {
         *self.0.lock() = Entries::default();
     }

@@ -61,17 +61,13 @@ impl<'a> WantedWaiters<'a> {
         lines
     }
 
-    /// Whether no waiter can be found by it.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.ids.is_empty() && self.sessions.is_empty()
-    }
-
     /// Reads them, if there can be any.
     pub(crate) async fn read(&self, conn: &Conn) -> Result<Vec<LineRow>, Fault> {
         let (ids, holders, names) = &self.requests;
         let params: [Param<'_>; 8] =
             [&self.ids, &self.most, &self.leases, ids, holders, names, &self.sessions, &self.sessions_most];
-        let found = conn.query_if(!self.is_empty(), Sql::Waiters, &params).await?;
+        let may_find_any = !self.ids.is_empty() || !self.sessions.is_empty();
+        let found = conn.query_if(may_find_any, Sql::Waiters, &params).await?;
         found.iter().map(part::read).collect()
     }
 }

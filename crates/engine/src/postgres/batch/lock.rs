@@ -8,7 +8,7 @@
 //! it. So rows that only such commits change (requests, records, declarations, whether a row exists at all) are read
 //! there, unlocked.
 
-use std::{collections::HashMap, sync::Arc};
+use std::collections::HashMap;
 
 use solehold_core::{
     key::{Document, ResourceKey, SessionId},
@@ -21,10 +21,9 @@ use tokio_postgres::Row;
 use uuid::Uuid;
 
 use super::{
-    cache::KnownResource,
     lines::{self, LineRow},
     plan::Plan,
-    wanted::{KeyArrays, PairArrays, RequestArrays, WantedRows},
+    wanted::{WantedRows, columns, of_holders, of_keys, of_pairs, of_requests},
 };
 use crate::{
     clock::BootTime,
@@ -38,7 +37,7 @@ use crate::{
         tables::{
             columns::{LeaseKeyPart, MovesPart},
             part::{self, Param},
-            rows::{self, LeaseColumns, LeaseRow, PresentSessionColumns, StateColumns},
+            rows::{self, LeaseColumns, PresentSessionColumns, StateColumns},
         },
     },
 };
@@ -52,7 +51,6 @@ pub(crate) struct LockedResource {
     pub(crate) created_at: StoreTime,
 }
 
-/// Rows that are locked and loaded.
 pub(crate) struct LockedRows {
     pub(crate) state: Ledger,
     pub(crate) reading: Reading,
@@ -150,17 +148,16 @@ impl PostgresStore {
 
 async fn request_locks(conn: &Conn, wanted: &WantedRows, plan: &Plan, lane: Lane) -> Result<Answers, Fault> {
     let sessions: Vec<Uuid> = plan.sessions.iter().map(|id| id.0).collect();
-    let [holder_tenants, holder_names] = PairArrays::of_holders(plan.holders.iter()).0;
+    let [holder_tenants, holder_names] = of_holders(&plan.holders);
     let ids: Vec<i64> = plan.known.keys().copied().collect();
     let with_state: Vec<i64> = plan.known.values().filter(|k| k.has_state).map(|k| k.is.id).collect();
-    let [tenants, kinds, keys] = KeyArrays::of(plan.missing.iter()).0;
-    let [rq_tenants, rq_kinds, rq_keys, rq_holders, rq_requests] =
-        RequestArrays::of(wanted.requests.iter()).0;
-    let [c_tenants, c_kinds, c_keys] = KeyArrays::of(wanted.cancelled.iter().map(|(key, _)| key)).0;
-    let c_holders: Vec<&str> = wanted.cancelled.iter().map(|(_, holder)| holder.as_str()).collect();
-    let [collections, record_ids] = PairArrays::of(wanted.records.iter().map(|(c, id)| (c, id))).0;
-    let [held_tenants, held_names] = PairArrays::of_holders(wanted.holdings.iter()).0;
-    let [move_tenants, move_kinds] = PairArrays::of(wanted.moves.iter().map(|(t, k)| (t, k))).0;
+    let [tenants, kinds, keys] = of_keys(&plan.missing);
+    let [rq_tenants, rq_kinds, rq_keys, rq_holders, rq_requests] = of_requests(&wanted.requests);
+    let cancelled = wanted.cancelled.iter().map(|(key, holder)| [&key.tenant, &key.kind, &key.key, holder]);
+    let [c_tenants, c_kinds, c_keys, c_holders] = columns(cancelled);
+    let [collections, record_ids] = of_pairs(&wanted.records);
+    let [held_tenants, held_names] = of_holders(&wanted.holdings);
+    let [move_tenants, move_kinds] = of_pairs(&wanted.moves);
     let has_holders = !plan.holders.is_empty();
     let lines = plan.lines(wanted);
     let news = lane == Lane::News;
@@ -237,7 +234,7 @@ fn load_holders(
     if lane == Lane::News {
         for row in &answers.holders_now {
             let (key, _) = part::read::<PresentSessionColumns>(row)?;
-            if held.state.holder(&key.into()).is_none() {
+            if held.state.holder(&key).is_none() {
                 return Err(Fault::Stale);
             }
         }
@@ -251,46 +248,42 @@ fn load_resources(held: &mut LockedRows, answers: &Answers, plan: &Plan, lane: L
         let (key, state) = part::read::<StateColumns>(row)?;
         states.insert(key.resource_id, state.into());
     }
-    let mut found = 0;
     for row in &answers.leases {
-        let row = LeaseRow::try_from(part::read::<LeaseColumns>(row)?)?;
-        let is_planned = |known: &Arc<KnownResource>| known.is_queued || row.queued == 0;
-        // A line that formed meanwhile has to be loaded; renewals do not need it.
-        if lane == Lane::News && !plan.known.get(&row.resource_id).is_some_and(is_planned) {
-            return Err(Fault::Stale);
-        }
-        found += load_resource(held, row, &mut states, plan)?;
+        load_resource(held, part::read(row)?, &mut states, plan, lane)?;
     }
     // A resource that was deleted before it was locked: its key may belong to another row by now.
-    if found == plan.known.len() { Ok(()) } else { Err(Fault::Stale) }
+    if held.resources.len() == plan.known.len() { Ok(()) } else { Err(Fault::Stale) }
 }
 
 fn load_resource(
     held: &mut LockedRows,
-    row: LeaseRow,
+    row: LeaseColumns,
     states: &mut HashMap<i64, StateDocument>,
     plan: &Plan,
-) -> Result<usize, Fault> {
-    let Some(known) = plan.known.get(&row.resource_id) else { return Err(Fault::Stale) };
-    if known.is.version != row.version {
+    lane: Lane,
+) -> Result<(), Fault> {
+    let (LeaseKeyPart { resource_id: id }, bounds, beside, holding, pending) = &row;
+    let known = plan.known.get(id).ok_or(Fault::Stale)?;
+    // A line that formed meanwhile has to be loaded; renewals do not need it.
+    if lane == Lane::News && bounds.queued > 0 && !known.is_queued {
         return Err(Fault::Stale);
     }
-    let state = states.remove(&row.resource_id);
-    if row.has_state != state.is_some() {
+    let state = states.remove(id);
+    if known.is.version != beside.version || beside.has_state != state.is_some() {
         return Err(Fault::Stale);
     }
-    let held_by = row.lease.as_ref().and_then(|l| l.tenure.session());
-    let waiting_for = row.pending.as_ref().map(|p| p.session);
+    let held_by = holding.as_ref().and_then(|lease| lease.session_id);
+    let waiting_for = pending.as_ref().map(|p| p.session);
     if let Some(late) = held_by.into_iter().chain(waiting_for).find(|id| !plan.sessions.contains(id)) {
         return Err(FoundLate::Session(late).into());
     }
     let stored = LockedResource {
-        id: row.resource_id,
-        due_ms: row.due_ms,
-        had_pending: row.pending.is_some(),
+        id: *id,
+        due_ms: bounds.due_ms,
+        had_pending: pending.is_some(),
         created_at: known.is.created_at,
     };
     held.resources.insert(known.is.key.clone(), stored);
-    held.state.load_resource(rows::resource(&known.is, row, state));
-    Ok(1)
+    held.state.load_resource(rows::resource(&known.is, row, state)?);
+    Ok(())
 }

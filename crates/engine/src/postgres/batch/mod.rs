@@ -1,7 +1,14 @@
 //! One batch, one transaction: plan, lock, decide, write, commit; and how each failure is handled.
+//!
+//! ```text
+//!   attempt --> committed    `learn` puts what was written into the cache, whose contents are only hints
+//!           |-> Before       nothing was done: again with fresh rows, while `Tries` allows it (`next_try`)
+//!           |-> Lost         no answer to COMMIT: looked up by its row in `commits` (`settle`); renewals are run again
+//!           `-> Warned       it may not have reached a standby: the outcome is unknown
+//! ```
+//! Between attempts a batch keeps its `Tries` and the rows that were found late, and nothing else.
 
 pub(crate) mod cache;
-pub(crate) mod changes;
 pub(crate) mod lines;
 pub(crate) mod lock;
 pub(crate) mod plan;
@@ -21,11 +28,10 @@ use uuid::Uuid;
 
 use self::{
     cache::KnownResource,
-    changes::ResourceChanges,
     lock::LockedRows,
     plan::Plan,
     wanted::WantedRows,
-    write::{RowsBefore, Writes},
+    write::{ResourceChanges, RowsBefore, Writes},
 };
 use super::{
     PostgresStore,
@@ -51,7 +57,6 @@ const BROKEN_MAX: u32 = 3;
 /// How long to ask what became of a commit.
 const SETTLE: Duration = Duration::from_secs(2);
 
-/// How an attempt failed.
 enum AttemptError {
     /// Nothing was done.
     Before(Fault),
@@ -190,24 +195,24 @@ impl PostgresStore {
         lane: Lane,
         decider: &mut dyn Decider,
     ) -> Result<BatchDecision, AttemptError> {
-        let epoch = self.cursor_seen().map(|seen| seen.epoch);
+        let epoch = self.history.lock().seen().map(|seen| seen.epoch);
         let plan = self.plan(conn, wanted, fresh, lane).await?;
         let mut held = self.lock(conn, wanted, &plan, lane).await?;
         let now = self.time(&held.reading)?;
         // What is remembered was read in another history, in which ids may have meant other rows.
-        if epoch != Some(held.reading.epoch) {
+        if epoch != Some(held.reading.clock.epoch) {
             self.cache.clear();
             return Err(Fault::Stale.into());
         }
         Self::check_barred(&held.reading, now)?;
-        let moment = Moment { now, revision: held.reading.revision };
+        let moment = Moment { now, revision: held.reading.clock.revision };
         let decided = decider.decide(&mut held.state, moment).map_err(Fault::from)?;
         let dirty = held.state.take_dirty();
-        if dirty.is_empty() && decided.events.is_empty() && decided.revision == held.reading.revision {
+        if dirty.is_empty() && decided.events.is_empty() && decided.revision == held.reading.clock.revision {
             in_time("rolling back", ROUND_TRIP, conn.simple("ROLLBACK")).await?;
             return Ok(decided);
         }
-        if lane == Lane::Quiet && decided.revision != held.reading.revision {
+        if lane == Lane::Quiet && decided.revision != held.reading.clock.revision {
             return Err(unreadable("a renewal produced events").into());
         }
         self.write(conn, &plan, &held, dirty, decided, (lane == Lane::News).then_some(now)).await
@@ -231,7 +236,7 @@ impl PostgresStore {
         let batch = Uuid::now_v7();
         let revision = decided.revision.0 as i64;
         let now = clock.map_or(0, |now| now.0 as i64);
-        let number = held.reading.number + 1;
+        let number = held.reading.clock.number + 1;
         let commit = async {
             join!(biased;
                 async {
@@ -241,7 +246,7 @@ impl PostgresStore {
             )
         };
         conn.take_warning();
-        let cursor = Cursor { epoch: held.reading.epoch, revision: decided.revision };
+        let cursor = Cursor { epoch: held.reading.clock.epoch, revision: decided.revision };
         let sent = async { Ok(writes.send(conn, commit).await) };
         let (fault, at_commit) = match in_time("committing", ROUND_TRIP, sent).await {
             Ok((Ok(()), (Ok(_), Ok(())))) => {
@@ -325,11 +330,8 @@ impl PostgresStore {
                 pauses.pause().await;
             }
         };
-        tokio::time::timeout(SETTLE, ask).await.map_err(|_| {
-            StoreError::Unknown(
-                "the response to COMMIT was lost, and its outcome cannot be looked up".to_owned(),
-            )
-        })
+        let lost = "the response to COMMIT was lost, and its outcome cannot be looked up";
+        tokio::time::timeout(SETTLE, ask).await.map_err(|_| StoreError::Unknown(lost.to_owned()))
     }
 
     async fn ask_of(&self, batch: Uuid) -> Result<bool, Fault> {

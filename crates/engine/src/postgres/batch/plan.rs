@@ -13,7 +13,7 @@ use uuid::Uuid;
 use super::{
     cache::KnownResource,
     lines::{self, WantedWaiters},
-    wanted::{KeyArrays, PairArrays, WantedRows},
+    wanted::{WantedRows, of_holders, of_keys},
 };
 use crate::{
     observe::Lane,
@@ -49,7 +49,6 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// What to read of lines.
     pub(crate) fn lines<'a>(&'a self, wanted: &'a WantedRows) -> WantedWaiters<'a> {
         let queued = self.known.values().filter(|k| k.is_queued).map(|k| (&k.is.key, k.is.id)).collect();
         WantedWaiters::of(wanted, &queued, if self.has_waiters { &self.whole } else { &[] })
@@ -85,26 +84,16 @@ impl PostgresStore {
         lane: Lane,
     ) -> Result<Plan, Fault> {
         let is_simple = wanted.holders.is_empty() && wanted.whole.is_empty() && wanted.holdings.is_empty();
-        if !fresh
-            && is_simple
-            && let Some(found) = self.cache.all(wanted.keys.iter(), wanted.leases.iter())
-        {
-            let known = found.into_values().map(|k| (k.is.id, k)).collect();
-            let plan = Plan { known, sessions: wanted.sessions.clone(), ..Plan::default() }.with_sessions();
-            return self.with_lines(conn, wanted, plan, lane).await;
-        }
-        let plan = in_time("looking rows up", ROUND_TRIP, self.look_up(conn, wanted)).await?;
-        self.with_lines(conn, wanted, plan, lane).await
-    }
-
-    /// Adds what lines bring with them. Where there is none, as mostly, nothing is asked; renewals do not care.
-    async fn with_lines(
-        &self,
-        conn: &Conn,
-        wanted: &WantedRows,
-        mut plan: Plan,
-        lane: Lane,
-    ) -> Result<Plan, Fault> {
+        let remembered =
+            if fresh || !is_simple { None } else { self.cache.all(wanted.keys.iter(), wanted.leases.iter()) };
+        let mut plan = match remembered {
+            Some(found) => {
+                let known = found.into_values().map(|k| (k.is.id, k)).collect();
+                Plan { known, sessions: wanted.sessions.clone(), ..Plan::default() }.with_sessions()
+            }
+            None => in_time("looking rows up", ROUND_TRIP, self.look_up(conn, wanted)).await?,
+        };
+        // Where there is no line, as mostly, nothing is asked; renewals do not care.
         if lane == Lane::News && (plan.has_waiters || plan.known.values().any(|k| k.is_queued)) {
             in_time("looking lines up", ROUND_TRIP, self.look_up_lines(conn, wanted, &mut plan)).await?;
         }
@@ -126,12 +115,12 @@ impl PostgresStore {
     }
 
     async fn look_up(&self, conn: &Conn, wanted: &WantedRows) -> Result<Plan, Fault> {
-        let [tenants, kinds, keys] = KeyArrays::of(wanted.keys.iter()).0;
+        let [tenants, kinds, keys] = of_keys(&wanted.keys);
         let (leases, marks) = wanted.lease_arrays();
         let whole: Vec<Uuid> = wanted.whole.iter().map(|id| id.0).collect();
-        let [whole_tenants, whole_names] = PairArrays::of_holders(wanted.whole_holders.iter()).0;
-        let [holder_tenants, holder_names] = PairArrays::of_holders(wanted.holders.iter()).0;
-        let [held_tenants, held_names] = PairArrays::of_holders(wanted.holdings.iter()).0;
+        let [whole_tenants, whole_names] = of_holders(&wanted.whole_holders);
+        let [holder_tenants, holder_names] = of_holders(&wanted.holders);
+        let [held_tenants, held_names] = of_holders(&wanted.holdings);
         let (resources, holders, sessions) = join!(biased;
             async {
                 conn.query(
@@ -155,7 +144,7 @@ impl PostgresStore {
             let (holder, present) = part::read::<PresentSessionColumns>(&row)?;
             let Some(session) = present.session_id else { continue };
             plan.sessions.insert(session);
-            if wanted.whole_holders.contains(&holder.into()) {
+            if wanted.whole_holders.contains(&holder) {
                 whole.insert(session);
             }
         }

@@ -79,47 +79,31 @@ fn once_each<T: Ord + Clone>(all: &[T]) -> Vec<T> {
     all
 }
 
-/// Keys as three arrays.
-pub(crate) struct KeyArrays<'a>(pub(crate) [Vec<&'a str>; 3]);
-
-impl<'a> KeyArrays<'a> {
-    pub(crate) fn of(keys: impl Iterator<Item = &'a ResourceKey>) -> Self {
-        let mut columns: [Vec<&str>; 3] = Default::default();
-        for key in keys {
-            for (column, part) in columns.iter_mut().zip([&key.tenant, &key.kind, &key.key]) {
-                column.push(part.as_str());
-            }
-        }
-        Self(columns)
+/// Rows of names as one array per column.
+pub(crate) fn columns<'a, const N: usize>(rows: impl Iterator<Item = [&'a Name; N]>) -> [Vec<&'a str>; N] {
+    let mut columns = std::array::from_fn(|_| Vec::new());
+    for row in rows {
+        columns.iter_mut().zip(row).for_each(|(column, name)| column.push(name.as_str()));
     }
+    columns
 }
 
-/// Names in pairs as two arrays.
-pub(crate) struct PairArrays<'a>(pub(crate) [Vec<&'a str>; 2]);
-
-impl<'a> PairArrays<'a> {
-    pub(crate) fn of(pairs: impl Iterator<Item = (&'a Name, &'a Name)>) -> Self {
-        let (first, second) = pairs.map(|(a, b)| (a.as_str(), b.as_str())).unzip();
-        Self([first, second])
-    }
-
-    pub(crate) fn of_holders(holders: impl Iterator<Item = &'a HolderKey>) -> Self {
-        Self::of(holders.map(|h| (&h.tenant, &h.name)))
-    }
+pub(crate) fn of_keys<'a>(keys: impl IntoIterator<Item = &'a ResourceKey>) -> [Vec<&'a str>; 3] {
+    columns(keys.into_iter().map(|key| [&key.tenant, &key.kind, &key.key]))
 }
 
-/// Requests as five arrays.
-pub(crate) struct RequestArrays<'a>(pub(crate) [Vec<&'a str>; 5]);
+pub(crate) fn of_holders<'a>(holders: impl IntoIterator<Item = &'a HolderKey>) -> [Vec<&'a str>; 2] {
+    columns(holders.into_iter().map(|holder| [&holder.tenant, &holder.name]))
+}
 
-impl<'a> RequestArrays<'a> {
-    pub(crate) fn of(requests: impl Iterator<Item = &'a RequestKey>) -> Self {
-        let mut columns: [Vec<&str>; 5] = Default::default();
-        for r in requests {
-            let parts = [&r.resource.tenant, &r.resource.kind, &r.resource.key, &r.holder, &r.request];
-            for (column, part) in columns.iter_mut().zip(parts) {
-                column.push(part.as_str());
-            }
-        }
-        Self(columns)
-    }
+pub(crate) fn of_pairs<'a>(pairs: impl IntoIterator<Item = &'a (Name, Name)>) -> [Vec<&'a str>; 2] {
+    columns(pairs.into_iter().map(|(one, two)| [one, two]))
+}
+
+pub(crate) fn of_requests<'a>(requests: impl IntoIterator<Item = &'a RequestKey>) -> [Vec<&'a str>; 5] {
+    columns(requests.into_iter().map(
+        |RequestKey { resource: ResourceKey { tenant, kind, key }, holder, request }| {
+            [tenant, kind, key, holder, request]
+        },
+    ))
 }

@@ -1,17 +1,18 @@
 //! Writes the changes of a batch: one statement per kind of row.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use solehold_core::{
-    event::Event,
-    key::{Document, ResourceKey, SessionId},
-    lease::{Resource, Tenure},
+    event::{Event, What},
+    key::{Document, HolderKey, ResourceKey, SessionId},
+    lease::{Pending, Resource, Tenure},
     ledger::{Dirty, Ledger},
+    time::Revision,
 };
 use tokio::join;
 use uuid::Uuid;
 
-use super::{changes::ResourceChanges, lock::LockedResource};
+use super::lock::LockedResource;
 use crate::postgres::{
     connection::pool::Conn,
     fault::Fault,
@@ -31,6 +32,46 @@ pub(crate) struct RowsBefore<'a> {
     pub(crate) sessions: &'a HashMap<SessionId, Document>,
 }
 
+/// Which resources were made, declared or given another state by events.
+#[derive(Debug, Default)]
+pub(crate) struct ResourceChanges<'a> {
+    /// The first event of each.
+    pub(crate) first: HashMap<&'a ResourceKey, Revision>,
+    /// The last declaration or deletion of each.
+    pub(crate) declared: HashMap<&'a ResourceKey, Revision>,
+    pub(crate) state: HashSet<&'a ResourceKey>,
+}
+
+impl<'a> ResourceChanges<'a> {
+    /// Rows that come from elsewhere, all at once: they get numbers from 1 on, since no event of this store made them.
+    pub(crate) fn imported(state: &'a Ledger) -> Self {
+        let first = (1..).map(Revision).zip(state.resources()).map(|(number, r)| (&r.key, number)).collect();
+        let with_state = state.resources().filter(|r| r.state.is_some());
+        Self { first, declared: HashMap::new(), state: with_state.map(|r| &r.key).collect() }
+    }
+
+    pub(crate) fn by(events: &'a [Event]) -> Self {
+        let mut changes = Self::default();
+        for event in events {
+            changes.first.entry(&event.key).or_insert(event.revision);
+            match event.what {
+                What::Declared(_) => {
+                    changes.declared.insert(&event.key, event.revision);
+                }
+                What::Deleted => {
+                    changes.declared.insert(&event.key, event.revision);
+                    changes.state.insert(&event.key);
+                }
+                What::StateChanged(_) => {
+                    changes.state.insert(&event.key);
+                }
+                _ => {}
+            }
+        }
+        changes
+    }
+}
+
 /// The row of a resource that a batch wrote.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct WrittenResource {
@@ -39,14 +80,13 @@ pub(crate) struct WrittenResource {
     pub(crate) version: Option<i64>,
 }
 
-/// Everything that a batch writes.
 #[derive(Debug, Default)]
 pub(crate) struct Writes<'a> {
     leases: Vec<(LeaseKeyPart, LeaseBoundsPart, HoldingPart)>,
     free_leases: Vec<(LeaseKeyPart, LeaseBoundsPart)>,
     new_leases: Vec<(LeaseKeyPart, LeaseBoundsPart, Option<HoldingPart>)>,
     beside: Vec<(LeaseKeyPart, BesidePart)>,
-    pending: Vec<(LeaseKeyPart, Option<PendingPart>)>,
+    pending: Vec<(LeaseKeyPart, Option<Pending>)>,
     resources: Vec<(ResourceIdPart, DeclarationPart)>,
     new_resources: Vec<(ResourceColumns, ResourceMarkPart)>,
     gone_resources: Vec<i64>,
@@ -56,7 +96,7 @@ pub(crate) struct Writes<'a> {
     new_sessions: Vec<SessionColumns>,
     gone_sessions: Vec<Uuid>,
     holders: Vec<HolderColumns>,
-    gone_holders: Vec<HolderKeyPart>,
+    gone_holders: Vec<HolderKey>,
     requests: Vec<RequestColumns>,
     gone_requests: Vec<RequestKeyPart>,
     records: Vec<RecordColumns>,
@@ -88,13 +128,13 @@ impl<'a> Writes<'a> {
         writes.sessions(state, dirty, before);
         for key in &dirty.holders {
             match state.holder(key) {
-                Some(holder) => writes.holders.push((key.into(), holder.into())),
-                None => writes.gone_holders.push(key.into()),
+                Some(holder) => writes.holders.push((key.clone(), holder.into())),
+                None => writes.gone_holders.push(key.clone()),
             }
         }
         for request in &dirty.requests {
             match state.spent(request) {
-                Some(spent) => writes.requests.push((request.into(), spent.into())),
+                Some(spent) => writes.requests.push((request.into(), spent.clone())),
                 None => writes.gone_requests.push(request.into()),
             }
         }
@@ -121,7 +161,6 @@ impl<'a> Writes<'a> {
         Ok(writes)
     }
 
-    /// Adds events.
     pub(crate) fn events(&mut self, events: &[Event]) -> Result<(), Fault> {
         for event in events {
             self.events.push(rows::event_columns(event)?);
@@ -184,13 +223,13 @@ impl<'a> Writes<'a> {
             let declaration = DeclarationPart::of(version, resource);
             if is_new {
                 let mark = ResourceMarkPart { mark: key.mark() as i32 };
-                self.new_resources.push(((row_id, key.into(), declaration), mark));
+                self.new_resources.push(((row_id, key.clone(), declaration), mark));
             } else {
                 self.resources.push((row_id, declaration));
             }
         }
         if resource.pending.is_some() || stored.is_some_and(|s| s.had_pending) {
-            self.pending.push((lease_key(), resource.pending.as_deref().map(PendingPart::from)));
+            self.pending.push((lease_key(), resource.pending.as_deref().cloned()));
         }
         if has_state_changed {
             match &resource.state {

@@ -17,7 +17,6 @@ pub(crate) mod pace;
 
 use std::time::Duration;
 
-use parking_lot::MutexGuard;
 use solehold_core::time::{Revision, StoreTime};
 use tokio::join;
 use tokio_postgres::Row;
@@ -25,7 +24,7 @@ use uuid::Uuid;
 
 use crate::postgres::{
     PostgresStore,
-    clock::pace::{OutOfPace, Remedy, Sample, TOLERANCE_MS, Timekeeper, Version},
+    clock::pace::{OutOfPace, Remedy, Sample, TOLERANCE_MS, Version},
     connection::pool::{Conn, Purpose, ROUND_TRIP, in_time},
     fault::Fault,
     statements::Sql,
@@ -84,24 +83,11 @@ impl Point {
     }
 }
 
-/// The clock's row, and PostgreSQL's wall clock when it was read.
+/// The clock's row, the newest batch and mark, and PostgreSQL's wall clock when they were read.
 #[derive(Debug, Clone)]
 pub(crate) struct Reading {
-    pub(crate) epoch: u64,
-    /// The number of the last batch, and the last revision given.
-    pub(crate) number: i64,
-    pub(crate) revision: Revision,
-    pub(crate) floor: Revision,
-    pub(crate) barred_until: i64,
-    /// Where the data went, if the store was retired.
-    pub(crate) retired_to: Option<String>,
-    pub(crate) last_ms: i64,
-    pub(crate) offset_ms: i64,
-    pub(crate) wall_ms: i64,
-    /// How many times store time was moved on purpose, and the number of the last claim.
-    pub(crate) version: Version,
-    ceiling_ms: i64,
-    claimed_ms: i64,
+    pub(crate) clock: ClockPart,
+    ceiling: CeilingPart,
     /// The reading lies between these.
     pub(crate) asked: BootTime,
     pub(crate) answered: BootTime,
@@ -117,53 +103,36 @@ impl Reading {
                     .to_owned(),
             ));
         };
-        let (clock, ceiling): (ClockPart, CeilingPart) = part::read(row)?;
-        Ok(Self {
-            epoch: clock.epoch,
-            number: clock.number,
-            revision: clock.revision,
-            last_ms: clock.last_ms,
-            offset_ms: clock.offset_ms,
-            version: Version { moves: clock.moves, number: ceiling.number },
-            ceiling_ms: ceiling.ceiling_ms,
-            claimed_ms: ceiling.claimed_ms,
-            floor: clock.floor,
-            barred_until: clock.grants_barred_until_ms,
-            retired_to: clock.retired_to,
-            wall_ms: clock.wall_ms,
-            asked,
-            answered,
-        })
+        let (clock, ceiling) = part::read(row)?;
+        Ok(Self { clock, ceiling, asked, answered })
     }
 
     /// Nothing is decided before this time.
     pub(crate) fn barred_until(&self) -> StoreTime {
-        StoreTime(u64::try_from(self.barred_until).unwrap_or_default())
+        StoreTime(u64::try_from(self.clock.grants_barred_until_ms).unwrap_or_default())
     }
 
-    /// Where the history stands.
     pub(crate) fn cursor(&self) -> Cursor {
-        Cursor { epoch: self.epoch, revision: self.revision }
+        Cursor { epoch: self.clock.epoch, revision: self.clock.revision }
     }
 
-    /// How far the history has come.
     pub(crate) fn point(&self) -> Point {
-        Point { cursor: self.cursor(), last_ms: self.last_ms }
+        Point { cursor: self.cursor(), last_ms: self.clock.last_ms }
     }
 
     /// Store time by the wall clock and the offset alone.
     pub(crate) fn by_wall(&self) -> i64 {
-        self.wall_ms + self.offset_ms
+        self.clock.wall_ms + self.clock.offset_ms
     }
 
     /// How far the wall clock is ahead of the last time that was stored.
     fn gap(&self) -> i64 {
-        self.by_wall() - self.last_ms
+        self.by_wall() - self.clock.last_ms
     }
 
     /// Whether store time, when it is taken up, goes on from the mark and not from the wall clock.
     fn goes_on_from_mark(&self) -> bool {
-        let lag = self.wall_ms - self.last_ms;
+        let lag = self.clock.wall_ms - self.clock.last_ms;
         lag < 0 || (self.gap() <= BY_OFFSET_MS && lag <= NEAR_WALL_MS)
     }
 
@@ -172,13 +141,18 @@ impl Reading {
         (-BEHIND_MS..=UNWITNESSED_MS).contains(&self.gap())
     }
 
+    /// How many times store time was moved on purpose, and the number of the last claim.
+    fn version(&self) -> Version {
+        Version { moves: self.clock.moves, number: self.ceiling.number }
+    }
+
     pub(crate) fn sample(&self) -> Sample {
         Sample {
             by_wall_ms: self.by_wall(),
-            last_ms: self.last_ms,
-            version: self.version,
-            ceiling_ms: self.ceiling_ms,
-            claimed_ms: self.claimed_ms,
+            last_ms: self.clock.last_ms,
+            version: self.version(),
+            ceiling_ms: self.ceiling.ceiling_ms,
+            claimed_ms: self.ceiling.claimed_ms,
             asked_ms: self.asked.as_ms() as i64,
             answered_ms: self.answered.as_ms() as i64,
         }
@@ -186,19 +160,10 @@ impl Reading {
 }
 
 impl PostgresStore {
-    pub(crate) fn timekeeper(&self) -> MutexGuard<'_, Timekeeper> {
-        self.time.lock()
-    }
-
     /// Store time by a reading of any history.
     pub(crate) fn time_of_any(&self, reading: &Reading) -> Result<StoreTime, Fault> {
-        let given = self.timekeeper().time(&reading.sample());
+        let given = self.time.lock().time(&reading.sample());
         Ok(StoreTime(given.map_err(|OutOfPace| Fault::Stepped)? as u64))
-    }
-
-    /// The latest time that this process has given.
-    pub(crate) fn given_ms(&self) -> i64 {
-        self.timekeeper().given_ms()
     }
 
     /// Reads the clock without locking it.
@@ -227,19 +192,15 @@ impl PostgresStore {
         revision: Revision,
         now: StoreTime,
     ) -> Result<(), Fault> {
-        let number = reading.number + 1;
+        let number = reading.clock.number + 1;
         let revision = revision.0 as i64;
         let now = now.0 as i64;
         conn.execute(Sql::LeaveWord, &[&Uuid::now_v7(), &number, &revision, &now]).await?;
         Ok(())
     }
 
-    /// The clock is out of pace, or its ceiling was not claimed yet: makes store time go on as boot time says.
-    pub(crate) async fn correct_clock(&self) -> Result<(), Fault> {
-        self.claim_ceiling(false).await
-    }
-
-    /// Corrects the clock where it has to be, and claims the ceiling; with `renew`, even if all is well.
+    /// Where the clock is out of pace, or its ceiling was not claimed yet: corrects it, so that store time goes on as
+    /// boot time says, and claims the ceiling; with `renew`, even if all is well.
     pub(crate) async fn claim_ceiling(&self, renew: bool) -> Result<(), Fault> {
         let _one_at_a_time = self.claiming.lock().await;
         let lent = self.lend(Purpose::Write).await?;
@@ -268,7 +229,7 @@ impl PostgresStore {
         conn.query(Sql::LockClock, &[]).await?;
         // Not together with the lock, so that the time of waiting for that does not blur it.
         let reading = self.read_clock(conn).await?;
-        let remedy = self.timekeeper().remedy(&reading.sample(), renew);
+        let remedy = self.time.lock().remedy(&reading.sample(), renew);
         let ahead_ms = match remedy {
             Remedy::Claim { ahead_ms } => ahead_ms,
             Remedy::Nothing => return conn.simple("ROLLBACK").await.map(|()| Duration::ZERO),
@@ -284,21 +245,21 @@ impl PostgresStore {
                     "PostgreSQL's clock was set or drifted; correcting the offset of store time"
                 );
             }
-            let offset_ms = reading.offset_ms - ahead_ms;
+            let offset_ms = reading.clock.offset_ms - ahead_ms;
             conn.simple(&format!("UPDATE solehold.clock SET offset_ms = {offset_ms} WHERE id = 1")).await?;
         }
-        let version = Version { number: reading.version.number + 1, ..reading.version };
+        let version = Version { number: reading.ceiling.number + 1, ..reading.version() };
         let now_ms = BootTime::now().as_ms() as i64;
-        let ceiling = self.timekeeper().ceiling(now_ms);
+        let ceiling = self.time.lock().ceiling(now_ms);
         // Forgotten meanwhile: the next reading starts over.
         let Some((_, ceiling_ms)) = ceiling else {
             return conn.simple("ROLLBACK").await.map(|()| Duration::ZERO);
         };
         conn.execute(Sql::StateCeiling, &[&version.number, &ceiling_ms, &ceiling_ms]).await?;
         // As a batch does: one that has read the clock before this lock, in a stricter isolation, fails and runs again.
-        self.go_on(conn, &reading, reading.revision, StoreTime(reading.last_ms as u64)).await?;
+        self.go_on(conn, &reading, reading.clock.revision, StoreTime(reading.clock.last_ms as u64)).await?;
         conn.simple("COMMIT").await?;
-        self.timekeeper().claimed(version, ceiling_ms, now_ms, BootTime::now().as_ms() as i64);
+        self.time.lock().claimed(version, ceiling_ms, now_ms, BootTime::now().as_ms() as i64);
         Ok(Duration::ZERO)
     }
 
@@ -306,7 +267,7 @@ impl PostgresStore {
     pub(crate) async fn take_ceiling(&self, conn: &Conn) -> Result<(), Fault> {
         for _ in 0..LOOKS {
             let reading = self.read_clock(conn).await?;
-            if !self.timekeeper().look(&reading.sample()) {
+            if !self.time.lock().look(&reading.sample()) {
                 break;
             }
             tokio::time::sleep(LOOK_AGAIN).await;
@@ -322,7 +283,7 @@ impl PostgresStore {
         let marked = async {
             let reading = self.lock_clock(conn).await?;
             let now = self.time(&reading)?.0 as i64;
-            if now - reading.last_ms >= MARK_EVERY_MS {
+            if now - reading.clock.last_ms >= MARK_EVERY_MS {
                 conn.execute(Sql::Mark, &[&Uuid::now_v7(), &now]).await?;
             }
             Ok(())
@@ -335,10 +296,9 @@ impl PostgresStore {
     /// Writes the ceiling down again, for replicas that start or have read the last claim late.
     pub(crate) async fn restate_ceiling(&self, conn: &Conn, reading: &Reading) -> Result<(), Fault> {
         let now_ms = BootTime::now().as_ms() as i64;
-        let restated = self.timekeeper().restated(&reading.sample(), now_ms);
+        let restated = self.time.lock().restated(&reading.sample(), now_ms);
         if let Some(ceiling_ms) = restated {
-            let number = reading.version.number;
-            let claimed_ms = reading.claimed_ms;
+            let CeilingPart { number, claimed_ms, .. } = reading.ceiling;
             conn.execute(Sql::StateCeiling, &[&number, &ceiling_ms, &claimed_ms]).await?;
         }
         Ok(())
@@ -364,7 +324,12 @@ impl PostgresStore {
                     gap_ms = reading.gap(),
                     "no replica was running; resuming store time from the last mark"
                 );
-                conn.simple(&from_mark(&reading)).await?;
+                // By the offset: no row is touched.
+                let offset_ms = reading.clock.last_ms - reading.clock.wall_ms;
+                let set = format!(
+                    "UPDATE solehold.clock SET offset_ms = {offset_ms}, moves = moves + 1 WHERE id = 1"
+                );
+                conn.simple(&set).await?;
                 return conn.simple("COMMIT").await;
             }
             // Everyone's order: sessions, leases, the clock.
@@ -384,18 +349,12 @@ impl PostgresStore {
     }
 }
 
-/// Store time goes on from the last time given: by the offset, and no row is touched.
-fn from_mark(reading: &Reading) -> String {
-    let offset_ms = reading.last_ms - reading.wall_ms;
-    format!("UPDATE solehold.clock SET offset_ms = {offset_ms}, moves = moves + 1 WHERE id = 1")
-}
-
 /// Store time goes on from the wall clock's: all that lay ahead when time was last witnessed moves on by as much.
 fn from_wall(reading: &Reading) -> String {
-    let last_ms = reading.last_ms;
-    let now_ms = reading.wall_ms.max(reading.last_ms);
+    let ClockPart { last_ms, wall_ms, .. } = reading.clock;
+    let now_ms = wall_ms.max(last_ms);
     let gap = now_ms - last_ms;
-    let ceiling_ms = reading.ceiling_ms.max(last_ms) + gap;
+    let ceiling_ms = reading.ceiling.ceiling_ms.max(last_ms) + gap;
     let later = |column: &str| {
         format!("{column} = CASE WHEN {column} > {last_ms} THEN {column} + {gap} ELSE {column} END")
     };
@@ -412,9 +371,9 @@ fn from_wall(reading: &Reading) -> String {
         later("pending_deadline_ms"),
         later("held_back_until_ms"),
         later("confirm_by_ms"),
-        now_ms - reading.wall_ms,
+        now_ms - wall_ms,
         later("grants_barred_until_ms"),
         Uuid::now_v7(),
-        reading.version.number + 1,
+        reading.ceiling.number + 1,
     )
 }

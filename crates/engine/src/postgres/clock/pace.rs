@@ -190,7 +190,6 @@ pub(crate) struct Timekeeper {
 }
 
 impl Timekeeper {
-    /// The latest time given.
     pub(crate) fn given_ms(&self) -> i64 {
         self.given_ms
     }

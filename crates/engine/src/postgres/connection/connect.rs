@@ -5,7 +5,9 @@ use std::{fmt, sync::Arc, time::Duration};
 use futures_util::{StreamExt, stream};
 use parking_lot::Mutex;
 use tokio::{io, task::AbortHandle};
-use tokio_postgres::{AsyncMessage, Client, Config, NoTls, config::TargetSessionAttrs, error::Severity};
+use tokio_postgres::{
+    AsyncMessage, Client, Config, Connection, NoTls, config::TargetSessionAttrs, error::Severity,
+};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use crate::postgres::{
@@ -55,7 +57,6 @@ impl fmt::Debug for Connector {
     }
 }
 
-/// A connection just made.
 pub(crate) struct NewConnection {
     pub(crate) client: Client,
     /// The last warning that the server sent.
@@ -91,7 +92,6 @@ impl Connector {
         Ok(Self { hosts, tls })
     }
 
-    /// How many hosts there are.
     pub(crate) fn hosts(&self) -> usize {
         self.hosts.len()
     }
@@ -101,14 +101,8 @@ impl Connector {
         let config = &self.hosts[host];
         let connect = async {
             let connected = match &self.tls {
-                Some(tls) => {
-                    let (client, connection) = config.connect(tls.clone()).await?;
-                    attend(client, connection)
-                }
-                None => {
-                    let (client, connection) = config.connect(NoTls).await?;
-                    attend(client, connection)
-                }
+                Some(tls) => attend(config.connect(tls.clone()).await?),
+                None => attend(config.connect(NoTls).await?),
             };
             set_up(&connected.client).await?;
             Ok(connected)
@@ -169,7 +163,7 @@ async fn set_up(client: &Client) -> Result<(), Fault> {
 
 /// Moves the bytes of a connection in a task of its own, and keeps the warnings that come with them. A warning comes
 /// before the answer that it belongs to, so it is there when the answer is.
-fn attend<S, T>(client: Client, mut connection: tokio_postgres::Connection<S, T>) -> NewConnection
+fn attend<S, T>((client, mut connection): (Client, Connection<S, T>)) -> NewConnection
 where
     S: io::AsyncRead + io::AsyncWrite + Unpin + Send + 'static,
     T: io::AsyncRead + io::AsyncWrite + Unpin + Send + 'static,

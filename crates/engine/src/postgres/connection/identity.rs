@@ -16,46 +16,33 @@ pub(crate) struct Identity {
     pub(crate) table: Option<i64>,
 }
 
-/// What a new connection says of its server.
-pub(crate) struct Server {
-    /// Nothing, if this is a server that has no timelines, such as CockroachDB.
-    pub(crate) identity: Option<Identity>,
-    fsync: Option<String>,
-    standbys: Option<String>,
-}
-
-impl Server {
-    /// Asks the server. The control file would show a new timeline only after a checkpoint; the name of the current log
-    /// file shows it at once.
-    pub(crate) async fn of(client: &Client) -> Result<Self, Fault> {
-        let settings =
-            "SELECT current_setting('fsync', true), current_setting('synchronous_standby_names', true)";
-        let rows = client.query_typed(settings, &[]).await?;
-        let row = rows.first().ok_or_else(|| unreadable("PostgreSQL returned no settings"))?;
-        let fsync = row.try_get(0)?;
-        let standbys = row.try_get(1)?;
-        Ok(Self { identity: Identity::of(client).await?, fsync, standbys })
+/// Refuses a server that would forget what it has confirmed, and warns of one that is not what the configuration says.
+/// Returns its identity; none for a server that has no timelines, such as CockroachDB.
+pub(crate) async fn examine(client: &Client, options: &PostgresOptions) -> Result<Option<Identity>, Fault> {
+    let settings =
+        "SELECT current_setting('fsync', true), current_setting('synchronous_standby_names', true)";
+    let rows = client.query_typed(settings, &[]).await?;
+    let row = rows.first().ok_or_else(|| unreadable("PostgreSQL returned no settings"))?;
+    let fsync: Option<String> = row.try_get(0)?;
+    let standbys: Option<String> = row.try_get(1)?;
+    let identity = Identity::of(client).await?;
+    if fsync.as_deref() == Some("off") && !options.allow_unsafe_durability {
+        let text =
+            "PostgreSQL runs with fsync = off: a crash would lose grants that were confirmed. Set it to on";
+        return Err(StoreError::Unusable(text.to_owned()).into());
     }
-
-    /// Refuses a server that would forget what it has confirmed, and warns of one that is not what the configuration
-    /// says.
-    pub(crate) fn check(&self, options: &PostgresOptions) -> Result<(), Fault> {
-        if self.fsync.as_deref() == Some("off") && !options.allow_unsafe_durability {
-            let text = "PostgreSQL runs with fsync = off: a crash would lose grants that were confirmed. Set it to on";
-            return Err(StoreError::Unusable(text.to_owned()).into());
-        }
-        if options.failover == Failover::Lossless && self.standbys.as_deref().is_none_or(str::is_empty) {
-            tracing::warn!(
-                "failover is configured as lossless, but PostgreSQL has no synchronous standby; \
-                 set synchronous_standby_names, or configure failover as lossy"
-            );
-        }
-        Ok(())
+    if options.failover == Failover::Lossless && standbys.as_deref().is_none_or(str::is_empty) {
+        tracing::warn!(
+            "failover is configured as lossless, but PostgreSQL has no synchronous standby; \
+             set synchronous_standby_names, or configure failover as lossy"
+        );
     }
+    Ok(identity)
 }
 
 impl Identity {
-    /// Nothing, if the server has no timelines.
+    /// Nothing, if the server has no timelines. The control file would show a new one only after a checkpoint; the name
+    /// of the current log file shows it at once.
     pub(crate) async fn of(client: &Client) -> Result<Option<Self>, Fault> {
         let sql = "SELECT (SELECT system_identifier::text FROM pg_control_system()), \
                    substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8), \

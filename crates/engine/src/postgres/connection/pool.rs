@@ -3,6 +3,9 @@
 //! Written by hand rather than with a pool crate: a connection is used only while its server is the one whose history
 //! is followed, all are dropped at once after a failover, and readers and writers have separate limits over the same
 //! idle connections. With a crate all of that would be hooks around it.
+//!
+//! A connection is idle, lent or closed. `lend` and `give_back` move it between the first two; `renew` raises the
+//! generation, after which idle connections of an earlier one are closed, and lent ones when they come back.
 
 use std::{
     collections::HashMap,
@@ -19,32 +22,35 @@ use tokio::{
     sync::{Semaphore, SemaphorePermit},
     task::AbortHandle,
 };
-use tokio_postgres::{Client, Row, Statement, types::ToSql};
+use tokio_postgres::{
+    Client, Row, Statement,
+    types::{FromSql, ToSql},
+};
 
 use super::{
     connect::Connector,
-    identity::{Identity, Server},
-    pooled::refuse_shared_sessions,
+    identity::{Identity, examine},
 };
 use crate::postgres::{
     PostgresOptions,
     fault::Fault,
     statements::{self, Sql},
-    tables::part::{self, Param, Part},
+    tables::{
+        part::{self, Param, Part},
+        unreadable,
+    },
 };
 
 use crate::store::StoreError;
 
 /// Connections for the lanes, the sweeper and the clock: they never wait behind readers.
 const WRITERS: usize = 6;
-/// Connections for reads.
 const READERS: usize = 8;
 /// Statements of other shapes that a connection keeps prepared.
 const SHAPED_MAX: usize = 256;
 /// One round trip takes no longer, or the server hangs.
 pub(crate) const ROUND_TRIP: Duration = Duration::from_secs(3);
 
-/// A connection with its statements.
 pub(crate) struct Conn {
     pub(crate) client: Client,
     statements: Vec<Statement>,
@@ -113,9 +119,14 @@ impl Conn {
         self.execute_if(!ids.is_empty(), sql, &[ids]).await
     }
 
-    /// Runs a statement without parameters.
     pub(crate) async fn simple(&self, sql: &str) -> Result<(), Fault> {
         Ok(self.client.batch_execute(sql).await?)
+    }
+
+    /// The first value of a query without parameters; none if it gives no row.
+    pub(crate) async fn value<T: for<'r> FromSql<'r>>(&self, sql: &str) -> Result<Option<T>, Fault> {
+        let rows = self.client.query_typed(sql, &[]).await?;
+        Ok(rows.first().map(|row| row.try_get(0)).transpose()?)
     }
 
     /// Prepares a statement whose text depends on what is asked for, once.
@@ -160,7 +171,6 @@ pub(crate) enum Purpose {
     Read,
 }
 
-/// The connections of a store.
 pub(crate) struct Pool {
     connector: Connector,
     options: PostgresOptions,
@@ -188,18 +198,14 @@ impl Pool {
     pub(crate) async fn bare(&self, refuse: impl Fn(&Identity) -> Option<Fault>) -> Result<Conn, Fault> {
         let mut why = None;
         for host in 0..self.connector.hosts() {
-            let refused = match self.bare_at(host).await {
+            match self.bare_at(host).await {
                 Ok(conn) => match conn.identity.as_ref().and_then(&refuse) {
                     None => return Ok(conn),
                     // A refusal says more than a host that cannot be reached.
-                    Some(refused) => {
-                        why = Some(refused);
-                        continue;
-                    }
+                    Some(refused) => why = Some(refused),
                 },
-                Err(fault) => fault,
-            };
-            why = Some(why.unwrap_or(refused));
+                Err(fault) => why = why.or(Some(fault)),
+            }
         }
         Err(why
             .unwrap_or_else(|| StoreError::Unusable("the connection string names no host".to_owned()).into()))
@@ -216,13 +222,11 @@ impl Pool {
         Ok(conn)
     }
 
-    /// Whether there is a choice.
-    pub(crate) fn has_several_hosts(&self) -> bool {
-        self.connector.hosts() > 1
-    }
-
-    /// What all hosts that can be reached, and take writes, say of themselves.
+    /// What all hosts that can be reached, and take writes, say of themselves; nothing where there is only one.
     pub(crate) async fn survey(&self) -> Vec<Identity> {
+        if self.connector.hosts() == 1 {
+            return Vec::new();
+        }
         let all = join_all((0..self.connector.hosts()).map(|host| self.bare_at(host))).await;
         all.into_iter().filter_map(|conn| conn.ok()?.identity.clone()).collect()
     }
@@ -239,9 +243,8 @@ impl Pool {
             generation,
             identity: None,
         };
-        let server = in_time("asking who it is", ROUND_TRIP, Server::of(&conn.client)).await?;
-        server.check(&self.options)?;
-        conn.identity = server.identity;
+        let examine = examine(&conn.client, &self.options);
+        conn.identity = in_time("asking who it is", ROUND_TRIP, examine).await?;
         Ok(conn)
     }
 
@@ -293,6 +296,44 @@ impl Pool {
         self.readers.close();
         self.renew();
     }
+}
+
+/// How often the two connections are compared: others may be at the same pooler, and take sessions in between.
+const ROUNDS: usize = 8;
+
+/// Refuses a pooler that does not keep a session for each of two open connections.
+///
+/// A pooler in transaction mode gives each transaction of a client whichever session is free. Prepared statements,
+/// settings and timeouts belong to a session, so they would be missing, or another client's. What gives it away is not
+/// its name but what it does: two connections that are open at once meet in one session, or one of them changes its
+/// session.
+async fn refuse_shared_sessions(one: &Conn, two: &Conn) -> Result<(), Fault> {
+    let work = async {
+        let first = [session_of(one).await?, session_of(two).await?];
+        // Of two servers, sessions may have the same number.
+        let is_same_server = one.identity.is_some() && one.identity == two.identity;
+        let mut is_shared = is_same_server && first[0] == first[1];
+        for round in 0..ROUNDS {
+            // In either order, and twice in a row: a pooler may prefer the session that was used last, or first.
+            let order = if round.is_multiple_of(2) { [0, 0, 1, 1] } else { [1, 0, 1, 0] };
+            for at in order {
+                is_shared |= session_of([one, two][at]).await? != first[at];
+            }
+        }
+        Ok(is_shared)
+    };
+    if in_time("looking for a pooler", ROUND_TRIP, work).await? {
+        let text = "there is a pooler in front of PostgreSQL that gives transactions of one connection to different \
+                    sessions, such as PgBouncer in transaction mode: prepared statements and settings do not survive \
+                    that. Connect to PostgreSQL directly, or set the pooler to session mode (pool_mode = session)";
+        return Err(StoreError::Unusable(text.to_owned()).into());
+    }
+    Ok(())
+}
+
+/// The number of the session that a statement runs in.
+async fn session_of(conn: &Conn) -> Result<i32, Fault> {
+    conn.value("SELECT pg_backend_pid()").await?.ok_or_else(|| unreadable("PostgreSQL returned no session"))
 }
 
 /// A connection that goes back to its pool by [`LentConn::give_back`] and is closed otherwise: its state is not known.

@@ -38,7 +38,6 @@ use crate::{
 /// There may be many rows to lock.
 const LOCKING_ALL: Duration = Duration::from_secs(120);
 
-/// What this process knows of the history.
 #[derive(Debug, Default)]
 pub(crate) struct KnownHistory {
     /// The server that the connections in use lead to: unset before the first, and none if the server does not say.
@@ -53,7 +52,7 @@ pub(crate) struct KnownHistory {
 
 impl KnownHistory {
     /// Follows the history to a point; refused if it was asked for after a later point was known.
-    fn follow(&mut self, point: Point, asked: BootTime, answered: BootTime) -> Result<(), Fault> {
+    pub(crate) fn follow(&mut self, point: Point, asked: BootTime, answered: BootTime) -> Result<(), Fault> {
         match self.seen {
             Some((seen, _)) if point.is_behind(seen) => {
                 if self.has_seen_more_than(point, asked) {
@@ -80,13 +79,11 @@ impl KnownHistory {
         }
     }
 
-    /// The furthest point seen.
-    fn seen(&self) -> Option<Cursor> {
+    pub(crate) fn seen(&self) -> Option<Cursor> {
         self.seen.as_ref().map(|(point, _)| point.cursor)
     }
 }
 
-/// Why the epoch is raised.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum RaiseReason {
     /// A standby took over, or it looks like that.
@@ -98,18 +95,9 @@ enum RaiseReason {
 }
 
 impl PostgresStore {
-    fn history(&self) -> parking_lot::MutexGuard<'_, KnownHistory> {
-        self.history.lock()
-    }
-
-    /// Follows the history to a reading; refused if the store was set back since an earlier one.
-    pub(crate) fn follow(&self, point: Point, asked: BootTime, answered: BootTime) -> Result<(), Fault> {
-        self.history().follow(point, asked, answered)
-    }
-
     /// Store time by a reading; refused if the history that it is of was set back, or the store retired.
     pub(crate) fn time(&self, reading: &Reading) -> Result<StoreTime, Fault> {
-        if let Some(to) = &reading.retired_to {
+        if let Some(to) = &reading.clock.retired_to {
             return Err(StoreError::Retired { to: to.clone() }.into());
         }
         self.time_of_retired(reading)
@@ -117,27 +105,20 @@ impl PostgresStore {
 
     /// As [`Self::time`], of a store that may have been retired.
     pub(crate) fn time_of_retired(&self, reading: &Reading) -> Result<StoreTime, Fault> {
-        self.follow(reading.point(), reading.asked, reading.answered)?;
+        self.history.lock().follow(reading.point(), reading.asked, reading.answered)?;
         self.time_of_any(reading)
     }
 
     /// Looks at all hosts: of several that take writes, all but the one on the latest timeline were replaced.
     pub(crate) async fn survey(&self) {
-        if self.pool.has_several_hosts() {
-            let found = self.pool.survey().await;
-            found.iter().for_each(|identity| self.history().know_of(identity));
-        }
-    }
-
-    /// The furthest point of the history that was seen.
-    pub(crate) fn cursor_seen(&self) -> Option<Cursor> {
-        self.history().seen()
+        let found = self.pool.survey().await;
+        found.iter().for_each(|identity| self.history.lock().know_of(identity));
     }
 
     /// The history is known to have come this far.
     fn know(&self, cursor: Cursor) {
         let now = BootTime::now();
-        let mut history = self.history();
+        let mut history = self.history.lock();
         if history.seen().is_none_or(|seen| seen < cursor) {
             history.seen = Some((Point { cursor, last_ms: 0 }, now));
         }
@@ -151,7 +132,7 @@ impl PostgresStore {
 
     /// Proves to holders how far the history has come.
     pub(crate) fn seal_cursor(&self, cursor: Cursor) -> Option<String> {
-        let history = self.history();
+        let history = self.history.lock();
         let timeline = history.identity.as_ref()?.as_ref().map_or(0, |identity| identity.timeline);
         Some(history.seal.as_ref()?.seal(SealedPoint { cursor, timeline }))
     }
@@ -159,7 +140,7 @@ impl PostgresStore {
     /// A holder shows how far the history had come. If the store is behind that, it was set back.
     pub(crate) async fn witness_cursor(&self, sealed: &str) -> Result<(), StoreError> {
         let (proven, seen) = {
-            let history = self.history();
+            let history = self.history.lock();
             (history.seal.as_ref().and_then(|seal| seal.open(sealed)), history.seen())
         };
         // A cursor that this store has not sealed proves nothing.
@@ -179,7 +160,7 @@ impl PostgresStore {
             "a holder has a later cursor than PostgreSQL, which was restored or replaced; beginning another history"
         );
         {
-            let mut history = self.history();
+            let mut history = self.history.lock();
             if let Some(Some(identity)) = &history.identity
                 && identity.timeline < proven.timeline
             {
@@ -204,8 +185,7 @@ impl PostgresStore {
             "UPDATE solehold.clock SET ttl_max_ms = {longest} WHERE id = 1 AND {condition}"
         ))
         .await?;
-        let rows = conn.client.query_typed("SELECT ttl_max_ms FROM solehold.clock WHERE id = 1", &[]).await?;
-        let kept: Option<i64> = rows.first().map(|row| row.try_get(0)).transpose()?;
+        let kept: Option<i64> = conn.value("SELECT ttl_max_ms FROM solehold.clock WHERE id = 1").await?;
         let allowed = self.options.ttl_max_ms.or(kept.map(|ms| ms as u64)).unwrap_or(TTL_MAX_MS);
         self.ttl_max_ms.store(allowed, Ordering::SeqCst);
         Ok(())
@@ -220,9 +200,7 @@ impl PostgresStore {
             conn.simple(LOCK_ALL).await?;
             let sql = "SELECT coalesce(greatest((SELECT max(ttl_ms) FROM solehold.sessions), \
                        (SELECT max(ttl_ms) FROM solehold.leases WHERE lease_id IS NOT NULL)), 0)";
-            let rows = conn.client.query_typed(sql, &[]).await?;
-            let longest: Option<i64> = rows.first().map(|row| row.try_get(0)).transpose()?;
-            let longest = longest.unwrap_or_default() as u64;
+            let longest = conn.value::<i64>(sql).await?.unwrap_or_default() as u64;
             if longest > ttl_max_ms {
                 return Err(unreadable(format!(
                     "a session or lease has a ttl of {longest} ms, which is above {ttl_max_ms} ms; end it, or wait \
@@ -244,9 +222,8 @@ impl PostgresStore {
         let set = "UPDATE solehold.clock SET seal_key = $1 WHERE id = 1 AND seal_key IS NULL";
         let get = "SELECT seal_key FROM solehold.clock WHERE id = 1";
         let read = async || -> Result<Option<Seal>, Fault> {
-            let rows = conn.client.query_typed(get, &[]).await?;
-            let key: Option<Vec<u8>> = rows.first().map(|row| row.try_get(0)).transpose()?.flatten();
-            Ok(key.and_then(|key| Seal::of_key(&key)))
+            let key: Option<Option<Vec<u8>>> = conn.value(get).await?;
+            Ok(key.flatten().and_then(|key| Seal::of_key(&key)))
         };
         let mut seal = read().await?;
         if seal.is_none() {
@@ -254,24 +231,24 @@ impl PostgresStore {
             conn.client.execute(&set, &[&Seal::random().key()]).await?;
             seal = read().await?;
         }
-        self.history().seal = seal;
+        self.history.lock().seal = seal;
         Ok(())
     }
 
     /// The fault of a connection that leads to an earlier timeline than the one that is followed.
     pub(crate) fn refuse_older(&self, identity: &Identity) -> Option<Fault> {
-        let history = self.history();
+        let history = self.history.lock();
         let newest = history.newest.as_ref()?;
         identity.is_older_than(newest).then(|| older(identity, newest))
     }
 
     /// Checks that a new connection leads to the history that is in use, or to one that follows it.
     pub(crate) async fn check_identity(&self, conn: &Conn) -> Result<(), Fault> {
-        if self.history().identity.as_ref() == Some(&conn.identity) {
+        if self.history.lock().identity.as_ref() == Some(&conn.identity) {
             return Ok(());
         }
         in_time("checking the timeline", ROUND_TRIP, self.adopt(conn)).await?;
-        let mut history = self.history();
+        let mut history = self.history.lock();
         history.identity = Some(conn.identity.clone());
         conn.identity.iter().for_each(|identity| history.know_of(identity));
         Ok(())
@@ -280,7 +257,7 @@ impl PostgresStore {
     async fn adopt(&self, conn: &Conn) -> Result<(), Fault> {
         conn.simple("BEGIN").await?;
         let LockedClock { reading, identity: kept } = self.lock_history(conn).await?;
-        let is_behind = self.history().has_seen_more_than(reading.point(), reading.asked);
+        let is_behind = self.history.lock().has_seen_more_than(reading.point(), reading.asked);
         let why = match (&kept, &conn.identity) {
             (Some(_), None) => {
                 let text = "PostgreSQL no longer reports its timeline, and did before; without it a failover cannot \
@@ -315,7 +292,8 @@ impl PostgresStore {
 
     /// The store is behind what was seen: makes it another history, unless another replica has done so already.
     pub(crate) async fn mend_history(&self) -> Result<(), Fault> {
-        let is_due = |reading: &Reading| self.history().has_seen_more_than(reading.point(), reading.asked);
+        let is_due =
+            |reading: &Reading| self.history.lock().has_seen_more_than(reading.point(), reading.asked);
         self.raise_if(RaiseReason::SetBack, is_due).await
     }
 
@@ -357,21 +335,25 @@ impl PostgresStore {
     async fn raise(&self, conn: &Conn, reading: &Reading, why: RaiseReason) -> Result<Cursor, Fault> {
         let now = match self.time_of_any(reading) {
             // Another machine's clock: corrected by the first batch. Until then the later of the two is safe.
-            Err(Fault::Stepped) if self.timekeeper().is_taken_up() => self.given_ms().max(reading.last_ms),
+            Err(Fault::Stepped) if self.time.lock().is_taken_up() => {
+                self.time.lock().given_ms().max(reading.clock.last_ms)
+            }
             // Before this replica has taken up the clock.
-            Err(Fault::Stepped) => reading.by_wall().max(reading.last_ms),
+            Err(Fault::Stepped) => reading.by_wall().max(reading.clock.last_ms),
             other => other?.0 as i64,
         };
         let barred_until = match why {
             RaiseReason::Told(Bar::None) => 0,
-            RaiseReason::FailedOver if self.options.failover == Failover::Lossless => reading.barred_until,
+            RaiseReason::FailedOver if self.options.failover == Failover::Lossless => {
+                reading.clock.grants_barred_until_ms
+            }
             _ => self.barred_until(conn, reading, now).await?,
         };
-        let seen = self.history().seen().unwrap_or(reading.cursor());
+        let seen = self.history.lock().seen().unwrap_or(reading.cursor());
         let stands = reading.cursor();
         let furthest =
             Cursor { epoch: seen.epoch.max(stands.epoch), revision: seen.revision.max(stands.revision) };
-        let cursor = history::another(furthest, reading.wall_ms as u64);
+        let cursor = history::another(furthest, reading.clock.wall_ms as u64);
         self.go_on(conn, reading, cursor.revision, StoreTime(now as u64)).await?;
         // Only an administrator brings a retired store back into use.
         let retired_to = if matches!(why, RaiseReason::Told(_)) { "NULL" } else { "retired_to" };
@@ -410,7 +392,7 @@ impl PostgresStore {
         let given = self.options.ttl_max_ms.unwrap_or_default() as i64;
         let sql = conn.client.prepare_typed(sql, &[Type::INT8, Type::INT8, Type::INT8]).await?;
         let row = conn.client.query_one(&sql, &[&now_ms, &given, &(TTL_MAX_MS as i64)]).await?;
-        Ok(reading.barred_until.max(row.try_get(0)?))
+        Ok(reading.clock.grants_barred_until_ms.max(row.try_get(0)?))
     }
 
     /// Retires the store. All sessions and leases are locked before the clock, as in every transaction: a renewal that
@@ -451,7 +433,7 @@ impl PostgresStore {
 
     /// Refuses while nothing is decided.
     pub(crate) fn check_barred(reading: &Reading, now: StoreTime) -> Result<(), Fault> {
-        let left_ms = reading.barred_until - now.0 as i64;
+        let left_ms = reading.clock.grants_barred_until_ms - now.0 as i64;
         if left_ms <= 0 {
             return Ok(());
         }
@@ -468,7 +450,6 @@ fn older(identity: &Identity, known: &Identity) -> Fault {
     .into()
 }
 
-/// The clock's row, locked.
 struct LockedClock {
     reading: Reading,
     /// The server that its history was last seen on.

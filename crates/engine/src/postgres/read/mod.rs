@@ -6,7 +6,6 @@ use std::{
     collections::{BTreeSet, HashMap},
     fmt::Write as _,
     sync::Arc,
-    time::Duration,
 };
 
 use solehold_core::{
@@ -14,14 +13,14 @@ use solehold_core::{
     ledger::Ledger,
 };
 use tokio::join;
-use tokio_postgres::{Row, Statement};
+use tokio_postgres::Row;
 use uuid::Uuid;
 
 use super::{
     PostgresStore,
     batch::{
         lines::{self, WantedWaiters},
-        wanted::{KeyArrays, PairArrays, RequestArrays, WantedRows},
+        wanted::{WantedRows, of_holders, of_keys, of_pairs, of_requests},
     },
     clock::Reading,
     connection::pool::{Conn, Purpose, ROUND_TRIP, in_time},
@@ -58,32 +57,18 @@ impl PostgresStore {
     where
         F: Future<Output = Result<T, Fault>>,
     {
-        self.read_within(ROUND_TRIP, purpose, what, work).await
-    }
-
-    /// As [`Self::read`], for one that may take longer.
-    pub(crate) async fn read_within<T, F>(
-        &self,
-        limit: Duration,
-        purpose: Purpose,
-        what: &'static str,
-        work: impl Fn(Arc<Conn>) -> F,
-    ) -> Result<T, StoreError>
-    where
-        F: Future<Output = Result<T, Fault>>,
-    {
         let mut pauses = RetryPauses::default();
         let mut attempt = 1;
         loop {
-            let fault = match self.read_once(limit, purpose, what, &work).await {
+            let fault = match self.read_once(purpose, what, &work).await {
                 Ok(value) => return Ok(value),
                 Err(fault) => fault,
             };
             let again = match &fault {
-                Fault::Stepped | Fault::SetBack => match self.mend(&fault).await {
-                    Err(fault) if !fault.is_contention() => return Err(fault.told()),
-                    _ => true,
-                },
+                Fault::Stepped | Fault::SetBack => {
+                    self.mend_and_retry(&fault).await?;
+                    true
+                }
                 Fault::Slow(_) => false,
                 broken if broken.is_lost_connection() => {
                     self.pool.renew();
@@ -101,7 +86,6 @@ impl PostgresStore {
 
     async fn read_once<T, F>(
         &self,
-        limit: Duration,
         purpose: Purpose,
         what: &'static str,
         work: &impl Fn(Arc<Conn>) -> F,
@@ -110,7 +94,7 @@ impl PostgresStore {
         F: Future<Output = Result<T, Fault>>,
     {
         let lent = self.lend(purpose).await?;
-        let result = in_time(what, limit, work(lent.conn())).await;
+        let result = in_time(what, ROUND_TRIP, work(lent.conn())).await;
         let is_sound = match &result {
             Ok(_) => true,
             Err(fault) if fault.is_lost_connection() => false,
@@ -122,36 +106,21 @@ impl PostgresStore {
         result
     }
 
-    /// No rows yet, as of the time of a read.
-    fn loaded_at(&self, reading: &Reading) -> Result<LoadedRows, Fault> {
-        Ok(LoadedRows {
-            state: Ledger::default(),
-            now: self.time(reading)?,
-            cursor: reading.cursor(),
-            barred_until: reading.barred_until(),
-        })
-    }
-
-    /// What a read gives, with its time.
+    /// Rows of a read, with its time.
     fn loaded(&self, state: Ledger, reading: &Reading) -> Result<LoadedRows, Fault> {
-        Ok(LoadedRows { state, ..self.loaded_at(reading)? })
+        let cursor = reading.cursor();
+        Ok(LoadedRows { state, now: self.time(reading)?, cursor, barred_until: reading.barred_until() })
     }
 
-    pub(crate) async fn load_rows(&self, wanted: &WantedRows) -> Result<LoadedRows, StoreError> {
-        self.read(Purpose::Read, "reading rows", |conn| async move { self.load_once(&conn, wanted).await })
-            .await
-    }
-
-    async fn load_once(&self, conn: &Conn, wanted: &WantedRows) -> Result<LoadedRows, Fault> {
-        let [tenants, kinds, keys] = KeyArrays::of(wanted.keys.iter()).0;
+    pub(crate) async fn load_once(&self, conn: &Conn, wanted: &WantedRows) -> Result<LoadedRows, Fault> {
+        let [tenants, kinds, keys] = of_keys(&wanted.keys);
         let (leases, marks) = wanted.lease_arrays();
         let whole: Vec<Uuid> = wanted.whole.iter().map(|id| id.0).collect();
-        let [whole_tenants, whole_names] = PairArrays::of_holders(wanted.whole_holders.iter()).0;
-        let [holder_tenants, holder_names] = PairArrays::of_holders(wanted.holders.iter()).0;
-        let [held_tenants, held_names] = PairArrays::of_holders(wanted.holdings.iter()).0;
-        let [rq_tenants, rq_kinds, rq_keys, rq_holders, rq_requests] =
-            RequestArrays::of(wanted.requests.iter()).0;
-        let [collections, record_ids] = PairArrays::of(wanted.records.iter().map(|(c, id)| (c, id))).0;
+        let [whole_tenants, whole_names] = of_holders(&wanted.whole_holders);
+        let [holder_tenants, holder_names] = of_holders(&wanted.holders);
+        let [held_tenants, held_names] = of_holders(&wanted.holdings);
+        let [rq_tenants, rq_kinds, rq_keys, rq_holders, rq_requests] = of_requests(&wanted.requests);
+        let [collections, record_ids] = of_pairs(&wanted.records);
         let hangs = !whole.is_empty() || !wanted.whole_holders.is_empty();
         let wants_resources = hangs || !keys.is_empty() || !leases.is_empty() || !wanted.holdings.is_empty();
         let wants_holders = !wanted.holders.is_empty() || !whole.is_empty();
@@ -201,47 +170,19 @@ impl PostgresStore {
         self.loaded(state, &reading)
     }
 
-    pub(crate) async fn find(&self, query: &ResourceQuery) -> Result<ResourcePage, StoreError> {
-        self.read(
-            Purpose::Read,
-            "finding resources",
-            |conn| async move { self.find_once(&conn, query).await },
-        )
-        .await
-    }
-
-    async fn find_once(&self, conn: &Conn, query: &ResourceQuery) -> Result<ResourcePage, Fault> {
-        let (sql, params) = resource_query(query, self.given_ms())?;
-        let statement = conn.shaped(&sql).await?;
-        let (reading, found) = snapshot(conn, &statement, &params).await?;
-        let mut state = Ledger::default();
-        let mut sessions = BTreeSet::new();
-        let mut keys = Vec::new();
-        let more = found.len() > query.limit;
-        for row in found.iter().take(query.limit) {
-            keys.push(load_resource(&mut state, &mut sessions, row)?.1);
-        }
+    pub(crate) async fn find(&self, conn: &Conn, query: &ResourceQuery) -> Result<ResourcePage, Fault> {
+        let statement = resource_query(query, self.time.lock().given_ms());
+        let (reading, found) = snapshot(conn, statement).await?;
+        let (mut state, sessions, keys) = load_page(&found, query)?;
         finish(conn, &mut state, &sessions).await?;
-        Ok(ResourcePage { loaded: self.loaded(state, &reading)?, keys, more })
+        Ok(ResourcePage { loaded: self.loaded(state, &reading)?, keys, more: found.len() > query.limit })
     }
 
-    pub(crate) async fn find_names(&self, query: &HolderQuery) -> Result<HolderPage, StoreError> {
-        self.read(
-            Purpose::Read,
-            "finding holders",
-            |conn| async move { self.find_names_once(&conn, query).await },
-        )
-        .await
-    }
-
-    async fn find_names_once(&self, conn: &Conn, query: &HolderQuery) -> Result<HolderPage, Fault> {
-        let (sql, params) = holder_query(query);
-        let statement = conn.shaped(&sql).await?;
-        let (reading, found) = snapshot(conn, &statement, &params).await?;
+    pub(crate) async fn find_names(&self, conn: &Conn, query: &HolderQuery) -> Result<HolderPage, Fault> {
+        let (reading, found) = snapshot(conn, holder_query(query)).await?;
         let mut state = Ledger::default();
         let mut sessions = BTreeSet::new();
         let mut keys = Vec::new();
-        let more = found.len() > query.limit;
         for row in found.iter().take(query.limit) {
             let holder = rows::holder(row)?;
             sessions.extend(holder.session);
@@ -249,69 +190,56 @@ impl PostgresStore {
             state.load_holder(holder);
         }
         finish(conn, &mut state, &sessions).await?;
-        Ok(HolderPage { loaded: self.loaded(state, &reading)?, keys, more })
+        Ok(HolderPage { loaded: self.loaded(state, &reading)?, keys, more: found.len() > query.limit })
     }
 
-    pub(crate) async fn read_events(&self, query: &EventQuery) -> Result<EventPage, StoreError> {
-        self.read(Purpose::Read, "reading events", |conn| async move {
-            let (sql, params) = event_query(query);
-            let statement = conn.shaped(&sql).await?;
-            let (reading, found) = snapshot(&conn, &statement, &params).await?;
-            conn.simple("COMMIT").await?;
-            let events = found.iter().map(rows::event).collect::<Result<Vec<_>, _>>()?;
-            Ok(EventPage { events, floor: reading.floor, head: reading.cursor() })
-        })
-        .await
+    pub(crate) async fn read_events(&self, conn: &Conn, query: &EventQuery) -> Result<EventPage, Fault> {
+        let (reading, found) = snapshot(conn, event_query(query)).await?;
+        conn.simple("COMMIT").await?;
+        let events = found.iter().map(rows::event).collect::<Result<Vec<_>, _>>()?;
+        Ok(EventPage { events, floor: reading.clock.floor, head: reading.cursor() })
     }
 
-    pub(crate) async fn count(&self, tenant: Option<&Name>) -> Result<Usage, StoreError> {
-        self.read(Purpose::Read, "counting", |conn| async move {
-            let (of, mut params): (_, Params<'_>) = match tenant {
-                Some(_) => (" AND tenant = $2", vec![]),
-                None => ("", vec![]),
-            };
-            params.push(Box::new(self.given_ms()));
-            params.extend(tenant.map(|t| Box::new(t.as_str()) as _));
-            let now = read_now!();
-            let of_resource = of.replace("tenant", "r.tenant");
-            let held = "solehold.leases l JOIN solehold.resources r ON r.id = l.resource_id";
-            let sql = format!(
-                "SELECT (SELECT count(*) FROM {held} LEFT JOIN solehold.sessions s ON s.id = l.session_id \
-                    WHERE l.lease_id IS NOT NULL \
-                    AND least(coalesce(s.deadline_ms, l.deadline_ms), l.confirm_by_ms) > {now}{of_resource}), \
-                 (SELECT count(*) FROM solehold.resources r WHERE r.declared{of_resource}) \
-                    + (SELECT count(*) FROM {held} WHERE l.lease_id IS NOT NULL AND NOT r.declared{of_resource}), \
-                 (SELECT count(*) FROM solehold.sessions WHERE deadline_ms > {now} AND tenant <> chr(1) || 'rooms'{of}), \
-                 (SELECT count(*) FROM solehold.waiters w JOIN solehold.resources r ON r.id = w.resource_id \
-                    WHERE true{of_resource})"
-            );
-            let statement = conn.shaped(&sql).await?;
-            let (reading, found) = snapshot(&conn, &statement, &params).await?;
-            conn.simple("COMMIT").await?;
-            self.time(&reading)?;
-            let row = found.first().ok_or_else(|| unreadable("PostgreSQL returned no count"))?;
-            let number = |at: usize| row.try_get::<_, i64>(at).map(|n| n as u64);
-            let live_leases = number(0)?;
-            let resources = number(1)?;
-            let sessions = number(2)?;
-            Ok(Usage { live_leases, resources, sessions, waiters: number(3)? })
+    pub(crate) async fn count(&self, conn: &Conn, tenant: Option<&Name>) -> Result<Usage, Fault> {
+        let mut params: Params<'_> = vec![Box::new(self.time.lock().given_ms())];
+        params.extend(tenant.map(|t| Box::new(t.as_str()) as _));
+        let of = if tenant.is_some() { " AND tenant = $2" } else { "" };
+        let of_resource = of.replace("tenant", "r.tenant");
+        let now = read_now!();
+        let held = "solehold.leases l JOIN solehold.resources r ON r.id = l.resource_id";
+        let sql = format!(
+            "SELECT (SELECT count(*) FROM {held} LEFT JOIN solehold.sessions s ON s.id = l.session_id \
+                WHERE l.lease_id IS NOT NULL \
+                AND least(coalesce(s.deadline_ms, l.deadline_ms), l.confirm_by_ms) > {now}{of_resource}), \
+             (SELECT count(*) FROM solehold.resources r WHERE r.declared{of_resource}) \
+                + (SELECT count(*) FROM {held} WHERE l.lease_id IS NOT NULL AND NOT r.declared{of_resource}), \
+             (SELECT count(*) FROM solehold.sessions WHERE deadline_ms > {now} AND tenant <> chr(1) || 'rooms'{of}), \
+             (SELECT count(*) FROM solehold.waiters w JOIN solehold.resources r ON r.id = w.resource_id \
+                WHERE true{of_resource})"
+        );
+        let (reading, found) = snapshot(conn, (sql, params)).await?;
+        conn.simple("COMMIT").await?;
+        self.time(&reading)?;
+        let row = found.first().ok_or_else(|| unreadable("PostgreSQL returned no count"))?;
+        let number = |at: usize| row.try_get::<_, i64>(at).map(|n| n as u64);
+        Ok(Usage {
+            live_leases: number(0)?,
+            resources: number(1)?,
+            sessions: number(2)?,
+            waiters: number(3)?,
         })
-        .await
     }
 }
 
 /// Begins a snapshot, reads the clock in it and runs a query.
-async fn snapshot(
-    conn: &Conn,
-    statement: &Statement,
-    params: &Params<'_>,
-) -> Result<(Reading, Vec<Row>), Fault> {
-    let params = refs(params);
+async fn snapshot(conn: &Conn, (sql, params): (String, Params<'_>)) -> Result<(Reading, Vec<Row>), Fault> {
+    let statement = conn.shaped(&sql).await?;
+    let params = refs(&params);
     let asked = BootTime::now();
     let (begin, clock, found) = join!(biased;
         conn.simple(SNAPSHOT),
         async { conn.query(Sql::SnapshotClock, &[]).await },
-        async { Ok::<_, Fault>(conn.client.query(statement, &params).await?) },
+        async { Ok::<_, Fault>(conn.client.query(&statement, &params).await?) },
     );
     begin?;
     Ok((Reading::of(&clock?, asked)?, found?))
@@ -334,19 +262,25 @@ async fn load_lines(
 
 /// Loads the sessions that the rows are attached to, and ends the snapshot.
 async fn finish(conn: &Conn, state: &mut Ledger, sessions: &BTreeSet<SessionId>) -> Result<(), Fault> {
-    let ids: Vec<Uuid> = sessions.iter().map(|id| id.0).collect();
-    let (found, end) = join!(biased;
-        async { conn.query_if(!ids.is_empty(), Sql::LoadSessions, &[&ids]).await },
-        conn.simple("COMMIT")
-    );
-    for row in &found? {
-        state.load_session(rows::session(row)?);
-    }
+    let (loaded, end) = join!(biased; load_sessions(conn, state, sessions), conn.simple("COMMIT"));
+    loaded?;
     end
 }
 
+pub(crate) async fn load_sessions(
+    conn: &Conn,
+    state: &mut Ledger,
+    sessions: &BTreeSet<SessionId>,
+) -> Result<(), Fault> {
+    let ids: Vec<Uuid> = sessions.iter().map(|id| id.0).collect();
+    for row in &conn.query_if(!ids.is_empty(), Sql::LoadSessions, &[&ids]).await? {
+        state.load_session(rows::session(row)?);
+    }
+    Ok(())
+}
+
 /// Loads a resource with its lease and state beside it; notes the sessions that it is attached to.
-pub(crate) fn load_resource(
+fn load_resource(
     state: &mut Ledger,
     sessions: &mut BTreeSet<SessionId>,
     row: &Row,
@@ -358,7 +292,20 @@ pub(crate) fn load_resource(
     Ok((id, key))
 }
 
-/// Collects conditions and their parameters.
+/// Loads a page of resources: the rows, the sessions that they are attached to, and their keys.
+pub(crate) fn load_page(
+    found: &[Row],
+    query: &ResourceQuery,
+) -> Result<(Ledger, BTreeSet<SessionId>, Vec<ResourceKey>), Fault> {
+    let mut state = Ledger::default();
+    let mut sessions = BTreeSet::new();
+    let mut keys = Vec::new();
+    for row in found.iter().take(query.limit) {
+        keys.push(load_resource(&mut state, &mut sessions, row)?.1);
+    }
+    Ok((state, sessions, keys))
+}
+
 struct Conditions<'a> {
     sql: String,
     params: Params<'a>,
@@ -404,7 +351,7 @@ const OF_EACH_TENANT: &str = " AND r.tenant IN (WITH RECURSIVE each(tenant) AS (
         FROM each WHERE each.tenant IS NOT NULL) \
     SELECT tenant FROM each WHERE tenant IS NOT NULL)";
 
-pub(crate) fn resource_query(query: &ResourceQuery, given_ms: i64) -> Result<(String, Params<'_>), Fault> {
+pub(crate) fn resource_query(query: &ResourceQuery, given_ms: i64) -> (String, Params<'_>) {
     let select = format!(
         "SELECT {} FROM solehold.resources r JOIN solehold.leases l ON l.resource_id = r.id \
          LEFT JOIN solehold.states t ON t.resource_id = r.id LEFT JOIN solehold.sessions s ON s.id = l.session_id",
@@ -452,7 +399,7 @@ pub(crate) fn resource_query(query: &ResourceQuery, given_ms: i64) -> Result<(St
             [&after.tenant, &after.kind, &after.key].into_iter().zip(given),
         );
     }
-    Ok(all.end("r.tenant, r.kind, r.key", query.limit.saturating_add(1)))
+    all.end("r.tenant, r.kind, r.key", query.limit.saturating_add(1))
 }
 
 fn holder_query(query: &HolderQuery) -> (String, Params<'_>) {

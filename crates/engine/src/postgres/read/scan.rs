@@ -1,19 +1,18 @@
 //! All resources that match, page by page in one snapshot.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::time::Duration;
 
 use solehold_core::{key::ResourceKey, ledger::Ledger};
 use tokio::sync::SemaphorePermit;
-use uuid::Uuid;
 
 use crate::postgres::{
     PostgresStore,
     clock::Reading,
     connection::pool::{Conn, Purpose, ROUND_TRIP, in_time},
     fault::Fault,
-    read::{SNAPSHOT, load_resource, resource_query},
+    read::{SNAPSHOT, load_page, load_sessions, resource_query},
     statements::Sql,
-    tables::{part::refs, rows},
+    tables::part::refs,
 };
 use crate::{
     clock::BootTime,
@@ -58,10 +57,8 @@ impl PostgresStore {
                     return Ok(());
                 }
                 Err(fault @ (Fault::Stepped | Fault::SetBack)) if attempt < ATTEMPTS => {
-                    match self.mend(&fault).await {
-                        Err(fault) if !fault.is_contention() => return Err(fault.told()),
-                        _ => attempt += 1,
-                    }
+                    self.mend_and_retry(&fault).await?;
+                    attempt += 1;
                 }
                 Err(fault) => return Err(fault.told()),
             }
@@ -73,7 +70,7 @@ impl PostgresStore {
         let asked = BootTime::now();
         conn.simple(SNAPSHOT).await?;
         let reading = Reading::of(&conn.query(Sql::SnapshotClock, &[]).await?, asked)?;
-        self.loaded_at(&reading)
+        self.loaded(Ledger::default(), &reading)
     }
 
     async fn scan_pages(
@@ -100,19 +97,11 @@ impl PostgresStore {
         conn: &Conn,
         query: &ResourceQuery,
     ) -> Result<(Ledger, Vec<ResourceKey>, bool), Fault> {
-        let (sql, params) = resource_query(query, self.given_ms())?;
+        let (sql, params) = resource_query(query, self.time.lock().given_ms());
         let statement = conn.shaped(&sql).await?;
         let found = conn.client.query(&statement, &refs(&params)).await?;
-        let mut state = Ledger::default();
-        let mut sessions = BTreeSet::new();
-        let mut keys = Vec::new();
-        for row in found.iter().take(query.limit) {
-            keys.push(load_resource(&mut state, &mut sessions, row)?.1);
-        }
-        let ids: Vec<Uuid> = sessions.iter().map(|id| id.0).collect();
-        for row in &conn.query_if(!ids.is_empty(), Sql::LoadSessions, &[&ids]).await? {
-            state.load_session(rows::session(row)?);
-        }
+        let (mut state, sessions, keys) = load_page(&found, query)?;
+        load_sessions(conn, &mut state, &sessions).await?;
         Ok((state, keys, found.len() > query.limit))
     }
 }

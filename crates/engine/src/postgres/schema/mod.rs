@@ -8,10 +8,7 @@ use tokio_postgres::types::Type;
 use crate::postgres::{
     connection::pool::{Conn, in_time},
     fault::Fault,
-    tables::{
-        columns::{ResourceIdPart, ResourceKeyPart},
-        part,
-    },
+    tables::{columns::ResourceIdPart, part},
 };
 use crate::{clock::RetryPauses, store::StoreError};
 
@@ -102,15 +99,14 @@ async fn attempt_all(conn: &Conn) -> Result<(), Fault> {
 
 /// Gives resources of earlier versions their marks, which PostgreSQL cannot compute.
 async fn mark_all(conn: &Conn) -> Result<(), Fault> {
-    let sql =
-        format!("SELECT {} FROM solehold.resources r", part::list::<(ResourceIdPart, ResourceKeyPart)>());
+    let sql = format!("SELECT {} FROM solehold.resources r", part::list::<(ResourceIdPart, ResourceKey)>());
     let found = conn.client.query_typed(&sql, &[]).await?;
     let mut ids = Vec::<i64>::new();
     let mut marks = Vec::<i32>::new();
     for row in &found {
-        let (id, key) = part::read::<(ResourceIdPart, ResourceKeyPart)>(row)?;
+        let (id, key) = part::read::<(ResourceIdPart, ResourceKey)>(row)?;
         ids.push(id.id);
-        marks.push(ResourceKey::from(key).mark() as i32);
+        marks.push(key.mark() as i32);
     }
     let sql = "UPDATE solehold.resources r SET mark = u.mark \
                FROM unnest($1::bigint[], $2::int[]) AS u(id, mark) WHERE r.id = u.id";
@@ -130,7 +126,6 @@ pub(crate) async fn is_there(conn: &Conn) -> Result<bool, Fault> {
 
 /// The last version that was applied; 0 if only the table of them is there.
 async fn version(conn: &Conn) -> Result<usize, Fault> {
-    let rows = conn.client.query_typed("SELECT max(version) FROM solehold.migrations", &[]).await?;
-    let last: Option<i32> = rows.first().map(|row| row.try_get(0)).transpose()?.flatten();
+    let last: Option<i32> = conn.value("SELECT max(version) FROM solehold.migrations").await?.flatten();
     Ok(last.unwrap_or(0).max(0) as usize)
 }

@@ -1,11 +1,13 @@
 //! Finds leases and sessions that seem to have expired, and deletes ended rows.
+//!
+//! `Chores` has when each chore was last done and how far it has come. Only the sweeper's calls change it, one after
+//! the other ([`Store::due`](crate::store::Store::due), `maintain`), and `close`, which gives the turn back.
 
 pub(crate) mod spent;
 pub(crate) mod turn;
 
 use std::{collections::HashSet, time::Duration};
 
-use parking_lot::MutexGuard;
 use solehold_core::{
     command::Command,
     key::{ResourceKey, SessionId},
@@ -179,14 +181,7 @@ fn due_sessions(rows: &[Row], now: i64) -> Result<DuePage<Uuid>, Fault> {
 }
 
 impl PostgresStore {
-    pub(crate) async fn nominate(&self, limit: usize) -> Result<Nominations, StoreError> {
-        self.read(Purpose::Write, "looking for what is due", |conn| async move {
-            self.nominate_once(&conn, limit).await
-        })
-        .await
-    }
-
-    async fn nominate_once(&self, conn: &Conn, limit: usize) -> Result<Nominations, Fault> {
+    pub(crate) async fn nominate(&self, conn: &Conn, limit: usize) -> Result<Nominations, Fault> {
         let (reading, turn) = self.read_clock_and_turn(conn).await?;
         let now = self.time(&reading)?.0 as i64;
         self.restate_ceiling(conn, &reading).await?;
@@ -194,7 +189,7 @@ impl PostgresStore {
             return Ok(Nominations::default());
         }
         let most = i64::try_from(limit).unwrap_or(i64::MAX);
-        let mut places = self.chores().places;
+        let mut places = self.chores.lock().places;
         let (lease_bound, lease_id) = places.leases;
         let (session_bound, session_id) = places.sessions;
         let (leases, sessions) = join!(biased;
@@ -211,7 +206,7 @@ impl PostgresStore {
         self.move_bounds(conn, &leases.renewed, &sessions.renewed, &sessions.parked, now).await?;
         places.go_on(limit, &leases, &sessions);
         let mut nominated = places.choose(limit, leases.nominated, sessions.nominated);
-        self.chores().places = places;
+        self.chores.lock().places = places;
         nominated.sort_by_key(|(since, _)| *since);
         Ok(Nominations {
             lag_ms: nominated.first().map_or(0, |(since, _)| (now - since).max(0) as u64),
@@ -248,7 +243,7 @@ impl PostgresStore {
             .read(Purpose::Write, "moving the clock's mark", |conn| async move {
                 let (reading, turn) = self.read_clock_and_turn(&conn).await?;
                 let now = self.time(&reading)?.0 as i64;
-                if now - reading.last_ms >= MARK_EVERY_MS {
+                if now - reading.clock.last_ms >= MARK_EVERY_MS {
                     match self.mark(&conn).await {
                         Err(fault) if !fault.is_contention() => return Err(fault),
                         // A conflict: retried in the next round.
@@ -257,7 +252,7 @@ impl PostgresStore {
                 }
                 self.restate_ceiling(&conn, &reading).await?;
                 self.forget_surplus(&conn).await?;
-                let is_claim_due = self.timekeeper().is_claim_due(&reading.sample());
+                let is_claim_due = self.time.lock().is_claim_due(&reading.sample());
                 Ok((now, self.keep_turn(&conn, turn, now).await?, is_claim_due))
             })
             .await?;
@@ -265,13 +260,13 @@ impl PostgresStore {
             self.claim_ceiling(true).await.map_err(Fault::told)?;
         }
         let Some(turn) = turn else { return Ok(()) };
-        if !is_time(&mut self.chores().forgot_ms, now, FORGET_EVERY_MS) {
+        if !is_time(&mut self.chores.lock().forgot_ms, now, FORGET_EVERY_MS) {
             return Ok(());
         }
         let mut pauses = RetryPauses::default();
         for _ in 0..FORGET_ATTEMPTS {
             match self.forget(retention, now, turn).await {
-                Err(fault) if fault.is_contention() => self.chores().counted_ms = None,
+                Err(fault) if fault.is_contention() => self.chores.lock().counted_ms = None,
                 other => return other.map_err(Fault::told),
             }
             pauses.pause().await;
@@ -280,33 +275,29 @@ impl PostgresStore {
         Ok(())
     }
 
-    pub(crate) fn chores(&self) -> MutexGuard<'_, Chores> {
-        self.chores.lock()
-    }
-
     /// Forgets what is over, for a bounded while; if there is more, the next round is due at once.
     async fn forget(&self, retention: &Retention, now: i64, turn: i64) -> Result<(), Fault> {
         let lent = self.lend(Purpose::Write).await?;
         let conn = &*lent;
-        if is_time(&mut self.chores().began_ms, now, FROM_THE_BEGINNING_EVERY_MS) {
-            self.chores().ends = Ends::default();
+        if is_time(&mut self.chores.lock().began_ms, now, FROM_THE_BEGINNING_EVERY_MS) {
+            self.chores.lock().ends = Ends::default();
         }
         let work = async {
             let began = BootTime::now();
             while self.forget_some(conn, retention, now).await? {
                 if BootTime::now().since(began) > FORGET_FOR {
-                    self.chores().forgot_ms = None;
+                    self.chores.lock().forgot_ms = None;
                     break;
                 }
             }
-            let end = self.chores().ends.turns;
+            let end = self.chores.lock().ends.turns;
             let turns = conn.query(Sql::ForgetTurns, &[&turn, &FORGET_MAX, &end]).await?;
-            self.chores().ends.turns = Removal::of(&turns, FORGET_MAX, turn)?.end;
-            let claim = self.timekeeper().claim_number();
-            let end = self.chores().ends.ceilings;
+            self.chores.lock().ends.turns = Removal::of(&turns, FORGET_MAX, turn)?.end;
+            let claim = self.time.lock().claim_number();
+            let end = self.chores.lock().ends.ceilings;
             conn.execute(Sql::ForgetCeilings, &[&claim, &end]).await?;
-            self.chores().ends.ceilings = claim;
-            if is_time(&mut self.chores().old_ids_ms, now, OLD_IDS_EVERY_MS) {
+            self.chores.lock().ends.ceilings = claim;
+            if is_time(&mut self.chores.lock().old_ids_ms, now, OLD_IDS_EVERY_MS) {
                 conn.execute(Sql::ForgetOldIds, &[]).await?;
             }
             Ok(())
@@ -322,14 +313,14 @@ impl PostgresStore {
 
     /// Forgets some rows of each table; true if there may be more.
     async fn forget_some(&self, conn: &Conn, retention: &Retention, now: i64) -> Result<bool, Fault> {
-        let ends = self.chores().ends;
+        let ends = self.chores.lock().ends;
         let old_commits = now - COMMITS_KEPT_MS;
         let requests = conn.query(Sql::ForgetRequests, &[&now, &FORGET_MAX, &ends.requests]).await?;
         let requests = Removal::of(&requests, FORGET_MAX, now)?;
-        self.chores().ends.requests = requests.end;
+        self.chores.lock().ends.requests = requests.end;
         let commits = conn.query(Sql::ForgetCommits, &[&old_commits, &FORGET_MAX, &ends.commits]).await?;
         let commits = Removal::of(&commits, FORGET_MAX, old_commits)?;
-        self.chores().ends.commits = commits.end;
+        self.chores.lock().ends.commits = commits.end;
         let resources = number(&conn.query(Sql::ForgetResources, &[&now, &FORGET_MAX]).await?)?;
         let events = self.forget_events(conn, retention, now).await?;
         Ok(requests.is_more || commits.is_more || events || resources.unwrap_or(0) >= FORGET_MAX)
@@ -338,7 +329,7 @@ impl PostgresStore {
     /// Drops events past their retention. The floor is raised in a commit of its own before: a reader sees either the
     /// events, or that they are gone.
     async fn forget_events(&self, conn: &Conn, retention: &Retention, now: i64) -> Result<bool, Fault> {
-        let end = self.chores().ends.events;
+        let end = self.chores.lock().ends.events;
         let too_old = now.saturating_sub(i64::try_from(retention.events_ms).unwrap_or(i64::MAX));
         let too_many = i64::try_from(retention.events_max).unwrap_or(i64::MAX);
         let (by_age, span) = join!(biased;
@@ -348,7 +339,7 @@ impl PostgresStore {
         let by_age = number(&by_age?)?.map(|floor| retention.by_age(Revision(floor as u64)).0 as i64);
         let mut floor = by_age.filter(|floor| *floor > end);
         let may_be_too_many = number(&span?)?.is_some_and(|span| span > too_many);
-        if may_be_too_many && is_time(&mut self.chores().counted_ms, now, COUNT_EVERY_MS) {
+        if may_be_too_many && is_time(&mut self.chores.lock().counted_ms, now, COUNT_EVERY_MS) {
             floor = floor.max(number(&conn.query(Sql::FloorByNumber, &[&too_many]).await?)?);
         }
         if let Some(floor) = floor {
@@ -357,7 +348,7 @@ impl PostgresStore {
         }
         let gone = conn.query(Sql::ForgetEvents, &[&FORGET_EVENTS_MAX, &end]).await?;
         let gone = Removal::of(&gone, FORGET_EVENTS_MAX, floor.unwrap_or(end).max(end))?;
-        self.chores().ends.events = gone.end;
+        self.chores.lock().ends.events = gone.end;
         Ok(gone.is_more)
     }
 }
@@ -396,7 +387,6 @@ async fn orphans_of(
     Ok(nominated)
 }
 
-/// What one statement has forgotten.
 struct Removal {
     is_more: bool,
     /// All below is gone.

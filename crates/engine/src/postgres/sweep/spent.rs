@@ -13,7 +13,8 @@ use solehold_core::{
 };
 
 use crate::postgres::{
-    PostgresStore, batch::wanted::KeyArrays, connection::pool::Conn, fault::Fault, statements::Sql,
+    PostgresStore, batch::wanted::of_keys, connection::pool::Conn, fault::Fault, statements::Sql,
+    tables::part::Param,
 };
 
 /// Most users that are counted; past it, counting starts over.
@@ -67,14 +68,12 @@ impl PostgresStore {
         if users.is_empty() {
             return Ok(());
         }
-        let [tenants, kinds, keys] = KeyArrays::of(users.iter().map(|user| &user.resource)).0;
+        let [tenants, kinds, keys] = of_keys(users.iter().map(|user| &user.resource));
         let holders: Vec<&str> = users.iter().map(|user| user.holder.as_str()).collect();
         let by: Vec<Option<&str>> = users.iter().map(|user| user.by.as_ref().map(Name::as_str)).collect();
         let kept = SPENT_REQUESTS_MAX as i64;
-        match conn
-            .execute(Sql::ForgetSurplus, &[&tenants, &kinds, &keys, &holders, &by, &kept, &REMOVED_MAX])
-            .await
-        {
+        let params: [Param<'_>; 7] = [&tenants, &kinds, &keys, &holders, &by, &kept, &REMOVED_MAX];
+        match conn.execute(Sql::ForgetSurplus, &params).await {
             // A conflict: they are counted again, and are deleted at the latest when their hour is over.
             Err(fault) if !fault.is_contention() => Err(fault),
             _ => Ok(()),

@@ -32,15 +32,7 @@ const RENEW_MS: i64 = 300;
 /// A replica that stops gives its turn back, unless that takes longer than this.
 const GIVE_BACK: Duration = Duration::from_millis(500);
 
-/// The last turn that a replica has taken.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct SweepTurn {
-    number: i64,
-    keeper: Uuid,
-    until_ms: i64,
-}
-
-impl SweepTurn {
+impl TurnPart {
     /// How much of it is left, if it is kept. One that ends later than any can was taken in another history.
     fn left_ms(&self, now: i64) -> Option<i64> {
         let left = self.until_ms - now;
@@ -50,7 +42,7 @@ impl SweepTurn {
 
 impl PostgresStore {
     /// Reads the clock, and whose turn it is, in one round trip.
-    pub(crate) async fn read_clock_and_turn(&self, conn: &Conn) -> Result<(Reading, SweepTurn), Fault> {
+    pub(crate) async fn read_clock_and_turn(&self, conn: &Conn) -> Result<(Reading, TurnPart), Fault> {
         let asked = BootTime::now();
         let read = async {
             let (clock, turn) = join!(biased;
@@ -61,16 +53,15 @@ impl PostgresStore {
         };
         let (clock, turn) = in_time("reading the clock", ROUND_TRIP, read).await?;
         let reading = Reading::of(&clock, asked)?;
-        let Some(row) = turn.first() else { return Ok((reading, SweepTurn::default())) };
-        let TurnPart { number, keeper, until_ms } = part::read(row)?;
-        Ok((reading, SweepTurn { number, keeper, until_ms }))
+        let never = TurnPart { number: 0, keeper: Uuid::nil(), until_ms: 0 };
+        Ok((reading, turn.first().map(part::read).transpose()?.unwrap_or(never)))
     }
 
     /// Whether it is this replica's turn: its number, if so. Renews it in time, and takes one that has run out.
     pub(crate) async fn keep_turn(
         &self,
         conn: &Conn,
-        last: SweepTurn,
+        last: TurnPart,
         now: i64,
     ) -> Result<Option<i64>, Fault> {
         let left = last.left_ms(now);
@@ -87,13 +78,13 @@ impl PostgresStore {
                 }
             }
         }
-        self.chores().turn = Some(number);
+        self.chores.lock().turn = Some(number);
         Ok(Some(number))
     }
 
     /// Gives the turn up, so that another replica can take the next one at once.
     pub(crate) async fn give_turn_back(&self) {
-        let Some(number) = self.chores().turn.take() else { return };
+        let Some(number) = self.chores.lock().turn.take() else { return };
         let work = async {
             let lent = self.lend(Purpose::Write).await?;
             lent.execute(Sql::TakeTurn, &[&(number + 1), &self.replica, &0i64]).await?;

@@ -5,7 +5,10 @@
 //! the schema that the migrations make (`schema/`).
 
 use solehold_core::{
-    key::{Document, LeaseId, Name, SessionId},
+    event::EventName,
+    key::{Document, HolderKey, LeaseId, Name, ResourceKey, SessionId},
+    lease::Pending,
+    request::SpentRequest,
     session::{HolderStatus, Standing},
     time::{Revision, StoreTime, Token},
 };
@@ -17,33 +20,32 @@ use super::{
 };
 use crate::postgres::fault::Fault;
 
-/// Parts of tables: `Part in table as alias { column: type, }`. A column with `= "sql"` is computed by a query and is
-/// in no table.
+/// Parts of tables: `struct Part in table as alias { column: type, }` makes a type, `impl` makes a row of core a part of
+/// a table. A field whose column has another name has that behind it: `=> "column"`. A column with `= "sql"` is
+/// computed by a query and is in no table.
 macro_rules! parts {
-    ($($(#[$doc:meta])* $part:ident in $table:ident as $alias:ident {
-        $($(#[$column_doc:meta])* $column:ident: $type:ty $(= $sql:expr)?,)*
+    ($($(#[$doc:meta])* $made:ident $part:ident in $table:ident as $alias:ident {
+        $($(#[$field_doc:meta])* $field:ident: $type:ty $(=> $column:literal)? $(= $sql:expr)?,)*
     })*) => {
         $(
-            $(#[$doc])*
-            #[derive(Debug, Clone)]
-            pub(crate) struct $part { $($(#[$column_doc])* pub(crate) $column: $type,)* }
+            parts!(@$made $(#[$doc])* $part { $($(#[$field_doc])* $field: $type,)* });
 
             impl Part for $part {
-                const WIDTH: usize = [$(stringify!($column)),*].len();
+                const WIDTH: usize = [$(stringify!($field)),*].len();
 
                 fn columns() -> Vec<Column> {
                     let table = stringify!($table);
                     let alias = stringify!($alias);
-                    vec![$(Column::of::<$type>(table, alias, stringify!($column), parts!(@sql $($sql)?)),)*]
+                    vec![$(Column::of::<$type>(table, alias, parts!(@name $field $($column)?), parts!(@sql $($sql)?)),)*]
                 }
 
                 fn read(cells: &mut Cells<'_>) -> Result<Self, Fault> {
-                    Ok(Self { $($column: cells.next(stringify!($column))?,)* })
+                    Ok(Self { $($field: cells.next(parts!(@name $field $($column)?))?,)* })
                 }
 
                 fn send<'r>(rows: impl Iterator<Item = Option<&'r Self>> + Clone, arrays: &mut Params<'r>) {
                     $(
-                        let column = rows.clone().map(|row| row.map(|row| row.$column.sent()));
+                        let column = rows.clone().map(|row| row.map(|row| row.$field.sent()));
                         arrays.push(Box::new(column.collect::<Vec<_>>()));
                     )*
                 }
@@ -56,6 +58,14 @@ macro_rules! parts {
             [$($part::columns()),*].concat()
         }
     };
+    (@struct $(#[$doc:meta])* $part:ident { $($(#[$field_doc:meta])* $field:ident: $type:ty,)* }) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone)]
+        pub(crate) struct $part { $($(#[$field_doc])* pub(crate) $field: $type,)* }
+    };
+    (@impl $($row:tt)*) => {};
+    (@name $field:ident) => { stringify!($field) };
+    (@name $field:ident $column:literal) => { $column };
     (@sql) => { None };
     (@sql $sql:expr) => { Some($sql) };
 }
@@ -86,11 +96,11 @@ macro_rules! ripe_at {
 pub(crate) use ripe_at;
 
 parts! {
-    SessionKeyPart in sessions as s {
+    struct SessionKeyPart in sessions as s {
         id: SessionId,
     }
     /// What stays as long as the session does.
-    SessionOpeningPart in sessions as s {
+    struct SessionOpeningPart in sessions as s {
         tenant: Name,
         holder: Name,
         ttl_ms: u64,
@@ -99,7 +109,7 @@ parts! {
         by_key: Option<Name>,
     }
     /// What heartbeats, leases and waiters change.
-    SessionLifePart in sessions as s {
+    struct SessionLifePart in sessions as s {
         renewed_at_ms: StoreTime,
         deadline_ms: StoreTime,
         standing: Standing,
@@ -110,11 +120,11 @@ parts! {
         waiting: u32,
     }
 
-    HolderKeyPart in holders as h {
+    impl HolderKey in holders as h {
         tenant: Name,
         name: Name,
     }
-    HolderPart in holders as h {
+    struct HolderPart in holders as h {
         registered: bool,
         session_id: Option<SessionId>,
         status: HolderStatus,
@@ -125,15 +135,15 @@ parts! {
         metrics: Document,
     }
 
-    ResourceIdPart in resources as r {
+    struct ResourceIdPart in resources as r {
         id: i64,
     }
-    ResourceKeyPart in resources as r {
+    impl ResourceKey in resources as r {
         tenant: Name,
         kind: Name,
         key: Name,
     }
-    DeclarationPart in resources as r {
+    struct DeclarationPart in resources as r {
         version: i64,
         declared: bool,
         site: Option<Name>,
@@ -143,15 +153,15 @@ parts! {
         created_at_ms: StoreTime,
     }
     /// What the ids of a resource's leases begin with.
-    ResourceMarkPart in resources as r {
+    struct ResourceMarkPart in resources as r {
         mark: i32,
     }
 
-    LeaseKeyPart in leases as l {
+    struct LeaseKeyPart in leases as l {
         resource_id: i64,
     }
     /// What is kept of a resource whether or not it is held.
-    LeaseBoundsPart in leases as l {
+    struct LeaseBoundsPart in leases as l {
         last_token: Token,
         held_back_until_ms: Option<StoreTime>,
         held_back_by: Option<Name>,
@@ -160,12 +170,12 @@ parts! {
     }
     /// What is beside the lease, in other tables: the version of the declaration, and whether there is a state
     /// document.
-    BesidePart in leases as l {
+    struct BesidePart in leases as l {
         version: i64,
         has_state: bool,
     }
     /// The lease, if `lease_id` is not NULL. The other columns keep what they said of the last lease.
-    HoldingPart in leases as l {
+    struct HoldingPart in leases as l {
         lease_id: LeaseId,
         holder: Name,
         session_id: Option<SessionId>,
@@ -179,30 +189,30 @@ parts! {
         confirm_by_ms: Option<StoreTime>,
         by_key: Option<Name>,
     }
-    PendingPart in leases as l {
-        pending_lease_id: LeaseId,
-        pending_session_id: SessionId,
-        pending_holder: Name,
-        pending_asked_at_ms: StoreTime,
-        pending_deadline_ms: StoreTime,
-        pending_attributes: Document,
+    impl Pending in leases as l {
+        id: LeaseId => "pending_lease_id",
+        session: SessionId => "pending_session_id",
+        holder: Name => "pending_holder",
+        asked_at: StoreTime => "pending_asked_at_ms",
+        deadline: StoreTime => "pending_deadline_ms",
+        attributes: Document => "pending_attributes",
     }
 
-    StateKeyPart in states as t {
+    struct StateKeyPart in states as t {
         resource_id: i64,
     }
-    StatePart in states as t {
+    struct StatePart in states as t {
         sequence: u64,
         token: Token,
         written_at_ms: StoreTime,
         document: Required,
     }
 
-    WaiterKeyPart in waiters as w {
+    struct WaiterKeyPart in waiters as w {
         resource_id: i64,
         arrival: Revision,
     }
-    WaiterPart in waiters as w {
+    struct WaiterPart in waiters as w {
         room_id: SessionId,
         session_id: Option<SessionId>,
         lease_id: LeaseId,
@@ -216,36 +226,36 @@ parts! {
         by_key: Option<Name>,
     }
 
-    RequestKeyPart in requests as q {
+    struct RequestKeyPart in requests as q {
         tenant: Name,
         kind: Name,
         key: Name,
         holder: Name,
         request: Name,
     }
-    RequestPart in requests as q {
-        until_ms: StoreTime,
-        by_key: Option<Name>,
+    impl SpentRequest in requests as q {
+        until: StoreTime => "until_ms",
+        by: Option<Name> => "by_key",
         cancelled: bool,
     }
 
-    RecordKeyPart in records as d {
+    struct RecordKeyPart in records as d {
         collection: Name,
         id: Name,
     }
-    RecordPart in records as d {
+    struct RecordPart in records as d {
         document: Required,
     }
 
     /// How many pending leases there are of a tenant and kind.
-    MovesPart in leases as l {
+    struct MovesPart in leases as l {
         tenant: Name = "k.tenant",
         kind: Name = "k.kind",
         moves: u32 = "(SELECT count(*) FROM solehold.leases l JOIN solehold.resources r ON r.id = l.resource_id \
             WHERE l.pending_session_id IS NOT NULL AND r.tenant = k.tenant AND r.kind = k.kind)",
     }
 
-    EventPart in lease_events as e {
+    struct EventPart in lease_events as e {
         revision: Revision,
         at_ms: StoreTime,
         tenant: Name,
@@ -257,29 +267,30 @@ parts! {
         details: String,
     }
     /// What events are found by, and what people want to see of them.
-    EventIndexPart in lease_events as e {
+    struct EventIndexPart in lease_events as e {
         resource_hash: i64,
-        event_type: &'static str,
+        event_type: EventName,
         lease_id: Option<LeaseId>,
         holder: Option<Name>,
         session_id: Option<SessionId>,
         token: Option<Token>,
     }
 
-    TurnPart in turns as t {
+    /// The last turn that a replica has taken.
+    struct TurnPart in turns as t {
         number: i64,
         keeper: Uuid,
         until_ms: i64,
     }
 
     /// A ceiling of store time, and the claim that it belongs to.
-    CeilingPart in ceilings as h {
+    struct CeilingPart in ceilings as h {
         number: i64,
         ceiling_ms: i64,
         claimed_ms: i64,
     }
     /// The clock: its one row, the newest batch `b` and the newest mark `m`.
-    ClockPart in clock as c {
+    struct ClockPart in clock as c {
         epoch: u64,
         number: i64 = "b.number",
         revision: Revision = "b.revision",
@@ -292,14 +303,14 @@ parts! {
         wall_ms: i64 = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint",
     }
     /// Where the history stands.
-    CursorPart in clock as c {
+    struct CursorPart in clock as c {
         epoch: u64,
         revision: Revision =
             "(SELECT revision FROM solehold.commits WHERE number IS NOT NULL ORDER BY number DESC LIMIT 1)",
         last_ms: i64 = "(SELECT at_ms FROM solehold.commits ORDER BY at_ms DESC LIMIT 1)",
     }
     /// Which server the history was last seen on.
-    ClockIdentityPart in clock as c {
+    struct ClockIdentityPart in clock as c {
         system_id: Option<String>,
         timeline: Option<String>,
         database_oid: Option<i64>,
@@ -307,7 +318,7 @@ parts! {
     }
 
     /// Who holds a resource and who waits for it, before any lock is taken.
-    AttachedPart in leases as l {
+    struct AttachedPart in leases as l {
         lease_id: Option<LeaseId>,
         session_of_lease: Option<SessionId> = "CASE WHEN l.lease_id IS NOT NULL THEN l.session_id END",
         pending_lease_id: Option<LeaseId>,
@@ -316,28 +327,28 @@ parts! {
         queued: u32,
     }
     /// The present session of a holder.
-    PresentSessionPart in holders as h {
+    struct PresentSessionPart in holders as h {
         session_id: Option<SessionId>,
     }
     /// Whose session it is, and how many waiters are attached to it.
-    SessionOwnerPart in sessions as s {
+    struct SessionOwnerPart in sessions as s {
         tenant: Name,
         holder: Name,
         waiting: u32,
     }
     /// Whether a waiter was read as one of the first in line.
-    LinePart in waiters as w {
+    struct LinePart in waiters as w {
         is_head: bool = "true",
     }
 
     /// How many rows a statement has removed, and the place of the last of them in the order in which they go.
-    RemovalPart in gone as g {
+    struct RemovalPart in gone as g {
         count: i64 = "count(*)",
         last: Option<i64> = "max(place)",
     }
 
     /// A row of `leases` that may be due.
-    DueLeasePart in leases as l {
+    struct DueLeasePart in leases as l {
         resource_id: i64,
         tenant: Name = "r.tenant",
         kind: Name = "r.kind",
@@ -346,7 +357,7 @@ parts! {
         due_ms: i64,
     }
     /// A session that may be due.
-    DueSessionPart in sessions as s {
+    struct DueSessionPart in sessions as s {
         id: SessionId,
         deadline_ms: i64,
         has_leases: bool = "EXISTS (SELECT 1 FROM solehold.leases l WHERE l.session_id = s.id AND l.lease_id IS NOT NULL)",
@@ -354,7 +365,7 @@ parts! {
         due_ms: i64,
     }
     /// A lease on a session that is over.
-    OrphanPart in sessions as s {
+    struct OrphanPart in sessions as s {
         id: SessionId,
         deadline_ms: i64,
         tenant: Name = "r.tenant",

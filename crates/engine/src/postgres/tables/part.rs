@@ -7,17 +7,14 @@ use tokio_postgres::types::{FromSql, ToSql, Type};
 use super::value::Value;
 use crate::postgres::fault::Fault;
 
-/// The parameters of a statement.
 pub(crate) type Params<'a> = Vec<Box<dyn ToSql + Sync + Send + 'a>>;
 
-/// A parameter of a statement, borrowed.
 pub(crate) type Param<'a> = &'a (dyn ToSql + Sync);
 
 pub(crate) fn refs<'a>(params: &'a Params<'_>) -> Vec<Param<'a>> {
     params.iter().map(|p| p.as_ref() as Param<'a>).collect()
 }
 
-/// One column of a table or of a query.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Column {
     pub(crate) table: &'static str,
@@ -57,7 +54,6 @@ impl Column {
 /// Columns that travel together: a row, or a part of one. Tuples of parts are parts, and so is a part that is there or
 /// not.
 pub(crate) trait Part: Sized + 'static {
-    /// How many columns it has.
     const WIDTH: usize;
     fn columns() -> Vec<Column>;
     fn read(cells: &mut Cells<'_>) -> Result<Self, Fault>;
@@ -106,7 +102,6 @@ pub(crate) fn read<P: Part>(row: &Row) -> Result<P, Fault> {
     Ok(part)
 }
 
-/// Rows as one array per column.
 pub(crate) fn arrays<P: Part>(rows: &[P]) -> Params<'_> {
     let mut arrays = Vec::new();
     P::send(rows.iter().map(Some), &mut arrays);
@@ -166,7 +161,6 @@ fn name(column: &Column) -> String {
     column.name.to_owned()
 }
 
-/// The select list.
 pub(crate) fn list<P: Part>() -> String {
     joined(&P::columns(), Column::selected, ", ")
 }

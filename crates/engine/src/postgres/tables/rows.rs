@@ -5,7 +5,7 @@ use std::sync::Arc;
 use solehold_core::{
     command::{AskedTenure, Undeclared},
     event::Event,
-    key::{Document, HolderKey, Name, RequestKey, ResourceKey, SessionId},
+    key::{Document, HolderKey, RequestKey, ResourceKey, SessionId},
     lease::{Declaration, Lease, Pending, Resource, StateDocument, Tenure},
     record::Record,
     request::SpentRequest,
@@ -24,18 +24,19 @@ use super::{
 use crate::postgres::fault::Fault;
 
 pub(crate) type SessionColumns = (SessionKeyPart, SessionOpeningPart, SessionLifePart);
-pub(crate) type HolderColumns = (HolderKeyPart, HolderPart);
-pub(crate) type ResourceColumns = (ResourceIdPart, ResourceKeyPart, DeclarationPart);
+pub(crate) type HolderColumns = (HolderKey, HolderPart);
+pub(crate) type ResourceColumns = (ResourceIdPart, ResourceKey, DeclarationPart);
+/// The part of a resource that is judged under a lock.
 pub(crate) type LeaseColumns =
-    (LeaseKeyPart, LeaseBoundsPart, BesidePart, Option<HoldingPart>, Option<PendingPart>);
+    (LeaseKeyPart, LeaseBoundsPart, BesidePart, Option<HoldingPart>, Option<Pending>);
 pub(crate) type StateColumns = (StateKeyPart, StatePart);
 /// A resource with all that is beside it.
 pub(crate) type WholeResourceColumns = (ResourceColumns, LeaseColumns, Option<StateColumns>);
 /// What is known of a resource before any lock is taken.
 pub(crate) type KnownResourceColumns = (ResourceColumns, AttachedPart);
-pub(crate) type PresentSessionColumns = (HolderKeyPart, PresentSessionPart);
+pub(crate) type PresentSessionColumns = (HolderKey, PresentSessionPart);
 pub(crate) type WaiterColumns = (WaiterKeyPart, WaiterPart);
-pub(crate) type RequestColumns = (RequestKeyPart, RequestPart);
+pub(crate) type RequestColumns = (RequestKeyPart, SpentRequest);
 pub(crate) type RecordColumns = (RecordKeyPart, RecordPart);
 
 pub(crate) fn session(row: &Row) -> Result<Session, Fault> {
@@ -88,7 +89,7 @@ impl SessionLifePart {
 pub(crate) fn holder(row: &Row) -> Result<Holder, Fault> {
     let (key, holder) = read::<HolderColumns>(row)?;
     Ok(Holder {
-        key: key.into(),
+        key,
         registered: holder.registered,
         session: holder.session_id,
         status: holder.status,
@@ -98,18 +99,6 @@ pub(crate) fn holder(row: &Row) -> Result<Holder, Fault> {
         attributes: holder.attributes,
         metrics: holder.metrics,
     })
-}
-
-impl From<HolderKeyPart> for HolderKey {
-    fn from(key: HolderKeyPart) -> Self {
-        Self { tenant: key.tenant, name: key.name }
-    }
-}
-
-impl From<&HolderKey> for HolderKeyPart {
-    fn from(key: &HolderKey) -> Self {
-        Self { tenant: key.tenant.clone(), name: key.name.clone() }
-    }
 }
 
 impl From<&Holder> for HolderPart {
@@ -146,7 +135,7 @@ impl From<ResourceColumns> for DescribedResource {
             let lock_delay_ms = is.lock_delay_ms;
             Arc::new(Declaration { site, labels, attributes, lock_delay_ms })
         });
-        Self { id: id.id, key: key.into(), version: is.version, declared, created_at: is.created_at_ms }
+        Self { id: id.id, key, version: is.version, declared, created_at: is.created_at_ms }
     }
 }
 
@@ -162,52 +151,6 @@ impl DeclarationPart {
             lock_delay_ms: declared.map_or(0, |d| d.lock_delay_ms),
             created_at_ms: resource.created_at,
         }
-    }
-}
-
-impl From<ResourceKeyPart> for ResourceKey {
-    fn from(key: ResourceKeyPart) -> Self {
-        Self { tenant: key.tenant, kind: key.kind, key: key.key }
-    }
-}
-
-impl From<&ResourceKey> for ResourceKeyPart {
-    fn from(key: &ResourceKey) -> Self {
-        Self { tenant: key.tenant.clone(), kind: key.kind.clone(), key: key.key.clone() }
-    }
-}
-
-/// The part of a resource that is judged under a lock.
-#[derive(Debug)]
-pub(crate) struct LeaseRow {
-    pub(crate) resource_id: i64,
-    pub(crate) version: i64,
-    pub(crate) due_ms: Option<i64>,
-    pub(crate) has_state: bool,
-    pub(crate) last_token: Token,
-    held_back_until: Option<StoreTime>,
-    held_back_by: Option<Name>,
-    pub(crate) lease: Option<Lease>,
-    pub(crate) pending: Option<Pending>,
-    pub(crate) queued: u32,
-}
-
-impl TryFrom<LeaseColumns> for LeaseRow {
-    type Error = Fault;
-
-    fn try_from((key, bounds, beside, holding, pending): LeaseColumns) -> Result<Self, Fault> {
-        Ok(Self {
-            resource_id: key.resource_id,
-            version: beside.version,
-            due_ms: bounds.due_ms,
-            has_state: beside.has_state,
-            last_token: bounds.last_token,
-            held_back_until: bounds.held_back_until_ms,
-            held_back_by: bounds.held_back_by,
-            lease: holding.map(|holding| lease(holding, bounds.last_token)).transpose()?,
-            pending: pending.map(Pending::from),
-            queued: bounds.queued,
-        })
     }
 }
 
@@ -268,32 +211,6 @@ impl From<&Lease> for HoldingPart {
     }
 }
 
-impl From<PendingPart> for Pending {
-    fn from(row: PendingPart) -> Self {
-        Self {
-            id: row.pending_lease_id,
-            session: row.pending_session_id,
-            holder: row.pending_holder,
-            asked_at: row.pending_asked_at_ms,
-            deadline: row.pending_deadline_ms,
-            attributes: row.pending_attributes,
-        }
-    }
-}
-
-impl From<&Pending> for PendingPart {
-    fn from(pending: &Pending) -> Self {
-        Self {
-            pending_lease_id: pending.id,
-            pending_session_id: pending.session,
-            pending_holder: pending.holder.clone(),
-            pending_asked_at_ms: pending.asked_at,
-            pending_deadline_ms: pending.deadline,
-            pending_attributes: pending.attributes.clone(),
-        }
-    }
-}
-
 impl From<StatePart> for StateDocument {
     fn from(row: StatePart) -> Self {
         let Required(document) = row.document;
@@ -316,26 +233,29 @@ impl From<&StateDocument> for StatePart {
 pub(crate) fn whole_resource(row: &Row) -> Result<(i64, Resource), Fault> {
     let (is, lease, state) = read::<WholeResourceColumns>(row)?;
     let is = DescribedResource::from(is);
-    Ok((is.id, resource(&is, lease.try_into()?, state.map(|(_, state)| state.into()))))
+    Ok((is.id, resource(&is, lease, state.map(|(_, state)| state.into()))?))
 }
 
 /// A resource, put together from its rows.
-pub(crate) fn resource(is: &DescribedResource, row: LeaseRow, state: Option<StateDocument>) -> Resource {
-    Resource {
+pub(crate) fn resource(
+    is: &DescribedResource,
+    (_, bounds, _, holding, pending): LeaseColumns,
+    state: Option<StateDocument>,
+) -> Result<Resource, Fault> {
+    Ok(Resource {
         key: is.key.clone(),
         declared: is.declared.clone(),
         created_at: is.created_at,
-        last_token: row.last_token,
-        held_back_until: row.held_back_until,
-        held_back_by: row.held_back_by,
-        lease: row.lease,
-        pending: row.pending.map(Box::new),
+        last_token: bounds.last_token,
+        held_back_until: bounds.held_back_until_ms,
+        held_back_by: bounds.held_back_by,
+        lease: holding.map(|holding| lease(holding, bounds.last_token)).transpose()?,
+        pending: pending.map(Box::new),
         state,
-        queued: row.queued,
-    }
+        queued: bounds.queued,
+    })
 }
 
-/// A waiter for the resource `key`.
 pub(crate) fn waiter(
     key: &ResourceKey,
     WaiterKeyPart { arrival, .. }: WaiterKeyPart,
@@ -387,7 +307,6 @@ impl From<&Waiter> for WaiterPart {
 }
 
 impl WaiterPart {
-    /// The sessions that it is attached to.
     pub(crate) fn sessions(&self) -> impl Iterator<Item = SessionId> {
         std::iter::once(self.room_id).chain(self.session_id)
     }
@@ -395,17 +314,8 @@ impl WaiterPart {
 
 /// A spent request and what is remembered of it.
 pub(crate) fn request(row: &Row) -> Result<(RequestKey, SpentRequest), Fault> {
-    let (key, request) = read::<RequestColumns>(row)?;
-    let resource = ResourceKey { tenant: key.tenant, kind: key.kind, key: key.key };
-    let RequestPart { until_ms: until, by_key: by, cancelled } = request;
-    let request = RequestKey { resource, holder: key.holder, request: key.request };
-    Ok((request, SpentRequest { until, by, cancelled }))
-}
-
-impl From<&SpentRequest> for RequestPart {
-    fn from(spent: &SpentRequest) -> Self {
-        Self { until_ms: spent.until, by_key: spent.by.clone(), cancelled: spent.cancelled }
-    }
+    let (RequestKeyPart { tenant, kind, key, holder, request }, spent) = read::<RequestColumns>(row)?;
+    Ok((RequestKey { resource: ResourceKey { tenant, kind, key }, holder, request }, spent))
 }
 
 impl From<&RequestKey> for RequestKeyPart {
@@ -456,7 +366,7 @@ pub(crate) fn event_columns(event: &Event) -> Result<(EventPart, EventIndexPart)
     };
     let index = EventIndexPart {
         resource_hash: resource_hash(&event.key),
-        event_type: event.name().as_str(),
+        event_type: event.name(),
         lease_id: event.lease(),
         holder: event.holder().cloned(),
         session_id: event.session(),

@@ -3,6 +3,7 @@
 use std::{borrow::Cow, collections::BTreeMap};
 
 use solehold_core::{
+    event::EventName,
     key::{Document, LeaseId, Name, SessionId},
     session::{HolderStatus, Standing},
     time::{Revision, StoreTime, Token},
@@ -15,7 +16,6 @@ use crate::postgres::fault::Fault;
 
 /// A value that a column keeps.
 pub(crate) trait Value: Sized + 'static {
-    /// The column's type.
     const TYPE: &'static str;
     /// Its type in arrays, where that is another one.
     const SENT_AS: &'static str = Self::TYPE;
@@ -65,7 +65,6 @@ pub(crate) fn ms(time: StoreTime) -> i64 {
     i64::try_from(time.0).unwrap_or(i64::MAX)
 }
 
-/// Values that are kept as text.
 macro_rules! texts {
     ($($value:ty, |$in:ident| $read:expr, |$out:ident| $sent:expr;)*) => {
         $(impl Value for $value {
@@ -89,6 +88,7 @@ texts! {
     String, |stored| Ok(stored.to_owned()), |value| value.as_str();
     Name, |stored| Name::stored(stored).map_err(|e| unreadable(format!("invalid stored name: {e}"))), |value| value.as_str();
     Required, |stored| Ok(Required(document(stored)?)), |value| text::stored(value.0.as_str());
+    EventName, |_stored| Err(unreadable("this column is write-only")), |value| value.as_str();
     Standing, |stored| standing(stored), |value| match value {
         Standing::Current => "current",
         Standing::Draining => "draining",
@@ -121,21 +121,6 @@ fn status(stored: &str) -> Result<HolderStatus, Fault> {
 
 fn document(stored: &str) -> Result<Document, Fault> {
     Document::new(text::restored(stored)).map_err(unreadable)
-}
-
-/// The text of an event: its type.
-impl Value for &'static str {
-    const TYPE: &'static str = "text";
-    type Read<'r> = String;
-    type Sent<'r> = &'static str;
-
-    fn read(_: String) -> Result<Self, Fault> {
-        Err(unreadable("this column is write-only"))
-    }
-
-    fn sent(&self) -> &'static str {
-        self
-    }
 }
 
 /// A document of a column that has one in every row.

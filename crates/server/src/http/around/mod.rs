@@ -36,7 +36,7 @@ use super::{
     json::json_line,
 };
 use crate::{
-    Context,
+    context::Context,
     context::about::{self, Notes},
     error::ApiError,
     metrics::Route,
@@ -87,7 +87,7 @@ pub(crate) async fn around(State(context): State<Context>, mut request: Request,
     let mut response = as_problem(answer, &record);
     let headers = response.headers_mut();
     headers.insert(REQUEST_ID, record.id.clone());
-    headers.insert(NODE, context.node_header().clone());
+    headers.insert(NODE, context.node_header.clone());
     log_response(&context, record, response.status());
     response
 }
@@ -101,7 +101,7 @@ async fn let_in(
     let path = record.uri.path();
     let peer = request.extensions().get::<Peer>().cloned();
     let peer = peer.ok_or_else(|| Problem::new(ErrorCode::Internal, "the peer has no address"))?;
-    let is_guarded = path == paths::METRICS && context.guards_metrics();
+    let is_guarded = path == paths::METRICS && context.guards_metrics;
     // A wrong key is refused even where none is needed.
     let is_free = is_public(path) && !is_guarded && shown(request.headers(), &peer).is_none();
     if is_probe(path) || is_free {
@@ -125,7 +125,7 @@ async fn serve(
     next: Next,
 ) -> Response {
     let served = AssertUnwindSafe(next.run(request)).catch_unwind();
-    let timeout = context.limits().request_timeout;
+    let timeout = context.limits.request_timeout;
     let served = match (record.route.as_str(), &record.method) {
         // An import takes as long as its body takes to arrive, and enforces a timeout between chunks itself.
         (paths::IMPORT, _) => Ok(served.await),
@@ -262,7 +262,7 @@ fn log_response(context: &Context, record: RequestRecord, status: StatusCode) {
     } else {
         log!(debug)
     }
-    context.metrics().request(record.route, &record.method, status.as_u16(), took);
+    context.metrics.request(record.route, &record.method, status.as_u16(), took);
 }
 
 /// The client's own id, if it is acceptable; otherwise a unique one of ours.

@@ -6,7 +6,7 @@ use solehold_engine::{Engine, EngineOptions, clock::BootClock, resident};
 use tower::ServiceExt;
 
 use super::*;
-use crate::{ServerLimits, context::ContextOptions, metrics::Metrics};
+use crate::{context::ContextOptions, limits::ServerLimits, metrics::Metrics};
 
 /// Asks a router of odd handlers, with all that goes around them.
 async fn ask(path: &str) -> (Response, Value) {

@@ -1,7 +1,7 @@
 //! Administration: keys, tenants, tokens. An administrator of one tenant sees and changes only that tenant's keys and
 //! quotas; what concerns the whole store needs a key that is for no tenant. Export and import are in [`transfer`].
 
-mod transfer;
+pub mod transfer;
 
 use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
@@ -17,11 +17,9 @@ use solehold_api::{
 };
 use solehold_core::{key::Name, outcome::Refusal, time::Revision};
 use solehold_engine::history::{Bar, Beginning};
-use utoipa_axum::router::OpenApiRouter;
 
 use crate::{
-    Context,
-    http::{ApiError, Body, Caller, GuardedContext, Json, NamePath, Params, role},
+    http::{ApiError, Body, Caller, Context, Json, NamePath, Params, Reply, StatusReply, role},
     state::{
         keys::{self, Key},
         quota,
@@ -29,16 +27,9 @@ use crate::{
     },
 };
 
-pub fn routes() -> OpenApiRouter<GuardedContext> {
-    OpenApiRouter::new()
-        .routes(routes!(list_keys, create_key))
-        .routes(routes!(get_key, expire_key, revoke_key))
-        .routes(routes!(rotate_key))
-        .routes(routes!(list_tenants))
-        .routes(routes!(get_tenant, put_tenant))
-        .routes(routes!(raise_token))
-        .routes(routes!(restored))
-        .merge(transfer::routes())
+routes! { "administration":
+    list_keys, create_key, get_key, expire_key, revoke_key, rotate_key, list_tenants, get_tenant,
+    put_tenant, raise_token, restored
 }
 
 /// Sets when a key expires.
@@ -90,13 +81,10 @@ fn page<T>(items: Vec<(Name, T)>, query: &PageQuery) -> Result<(Vec<T>, Option<P
 
 /// Lists the keys that are not revoked.
 #[utoipa::path(
-    get, path = paths::KEYS, tag = "administration", operation_id = "list_keys", params(PageQuery),
+    get, path = paths::KEYS, params(PageQuery),
     responses((status = 200, description = "The keys, without their secrets", body = KeyList))
 )]
-async fn list_keys(
-    caller: Caller<role::Admin>,
-    Params(query): Params<PageQuery>,
-) -> Result<Json<KeyList>, ApiError> {
+async fn list_keys(caller: Caller<role::Admin>, Params(query): Params<PageQuery>) -> Reply<KeyList> {
     let tenant = caller.tenant_or_all(query.tenant.as_deref())?;
     let all = keys::list(caller.context().engine()).await?.into_iter();
     let known = all.filter(|key| key.revoked_at.is_none() && (tenant.is_none() || key.tenant == tenant));
@@ -106,13 +94,10 @@ async fn list_keys(
 
 /// Creates a key. Its secret is in this answer and nowhere else.
 #[utoipa::path(
-    post, path = paths::KEYS, tag = "administration", operation_id = "create_key", request_body = CreateKey,
+    post, path = paths::KEYS, request_body = CreateKey,
     responses((status = 201, description = "The key and its secret", body = NewKey))
 )]
-async fn create_key(
-    caller: Caller<role::Admin>,
-    Body(create): Body<CreateKey>,
-) -> Result<(StatusCode, Json<NewKey>), ApiError> {
+async fn create_key(caller: Caller<role::Admin>, Body(create): Body<CreateKey>) -> StatusReply<NewKey> {
     let context = caller.context();
     let tenant = caller.tenant_or_all(create.tenant.as_deref())?;
     let new = keys::NewKey::of(&create, tenant)?;
@@ -123,27 +108,23 @@ async fn create_key(
 
 /// Returns a key, without its secret.
 #[utoipa::path(
-    get, path = paths::KEY, tag = "administration", operation_id = "get_key", params(("id" = String, Path)),
+    get, path = paths::KEY, params(("id" = String, Path)),
     responses((status = 200, description = "The key, without its secret", body = ApiKey))
 )]
-async fn get_key(
-    caller: Caller<role::Admin>,
-    NamePath(id): NamePath<String>,
-) -> Result<Json<ApiKey>, ApiError> {
+async fn get_key(caller: Caller<role::Admin>, NamePath(id): NamePath<String>) -> Reply<ApiKey> {
     Ok(Json(known_key(&caller, &id).await?.about()))
 }
 
 /// Sets when a key expires.
 #[utoipa::path(
-    put, path = paths::KEY, tag = "administration", operation_id = "expire_key",
-    params(("id" = String, Path)), request_body = ExpireKey,
+    put, path = paths::KEY, params(("id" = String, Path)), request_body = ExpireKey,
     responses((status = 200, description = "The key as it is now", body = ApiKey))
 )]
 async fn expire_key(
     caller: Caller<role::Admin>,
     NamePath(id): NamePath<String>,
     Body(expire): Body<ExpireKey>,
-) -> Result<Json<ApiKey>, ApiError> {
+) -> Reply<ApiKey> {
     let context = caller.context();
     let key = known_key(&caller, &id).await?;
     let key = keys::expire(context.engine(), &key.id, expire.in_ms()?).await?;
@@ -153,7 +134,7 @@ async fn expire_key(
 
 /// Revokes a key permanently.
 #[utoipa::path(
-    delete, path = paths::KEY, tag = "administration", operation_id = "revoke_key",
+    delete, path = paths::KEY,
     params(("id" = String, Path)), responses((status = 204, description = "It was revoked"))
 )]
 async fn revoke_key(
@@ -169,15 +150,14 @@ async fn revoke_key(
 
 /// Gives a key a new secret. The old one still works for a grace period.
 #[utoipa::path(
-    post, path = paths::KEY_ROTATE, tag = "administration", operation_id = "rotate_key",
-    params(("id" = String, Path)), request_body = RotateKey,
+    post, path = paths::KEY_ROTATE, params(("id" = String, Path)), request_body = RotateKey,
     responses((status = 200, description = "The key and its new secret", body = NewKey))
 )]
 async fn rotate_key(
     caller: Caller<role::Admin>,
     NamePath(id): NamePath<String>,
     Body(rotate): Body<RotateKey>,
-) -> Result<Json<NewKey>, ApiError> {
+) -> Reply<NewKey> {
     let context = caller.context();
     let key = known_key(&caller, &id).await?;
     let grace_ms = rotate.grace_ms()?;
@@ -196,16 +176,13 @@ async fn tenant_as_it_is(context: &Context, tenant: &Name) -> Result<Tenant, Api
 
 /// Lists the tenants that have keys or quotas of their own, and `default`.
 #[utoipa::path(
-    get, path = paths::TENANTS, tag = "administration", operation_id = "list_tenants", params(PageQuery),
+    get, path = paths::TENANTS, params(PageQuery),
     responses((status = 200, description = "The tenants", body = TenantList))
 )]
-async fn list_tenants(
-    caller: Caller<role::Admin>,
-    Params(query): Params<PageQuery>,
-) -> Result<Json<TenantList>, ApiError> {
+async fn list_tenants(caller: Caller<role::Admin>, Params(query): Params<PageQuery>) -> Reply<TenantList> {
     let context = caller.context();
     context.refresh().await?;
-    let mut names = context.ring().tenants();
+    let mut names = context.ring.tenants();
     names.insert(Name::new("default").expect("a short name"));
     let asked = caller.tenant_or_all(query.tenant.as_deref())?;
     let names = names.into_iter().filter(|name| asked.as_ref().is_none_or(|asked| asked == name));
@@ -219,13 +196,10 @@ async fn list_tenants(
 
 /// Returns the quotas of a tenant and their usage.
 #[utoipa::path(
-    get, path = paths::TENANT, tag = "administration", operation_id = "get_tenant",
+    get, path = paths::TENANT,
     params(("tenant" = String, Path)), responses((status = 200, description = "The tenant", body = Tenant))
 )]
-async fn get_tenant(
-    caller: Caller<role::Admin>,
-    NamePath(tenant): NamePath<String>,
-) -> Result<Json<Tenant>, ApiError> {
+async fn get_tenant(caller: Caller<role::Admin>, NamePath(tenant): NamePath<String>) -> Reply<Tenant> {
     let tenant = caller.tenant(Some(&tenant))?;
     Ok(Json(tenant_as_it_is(caller.context(), &tenant).await?))
 }
@@ -233,15 +207,14 @@ async fn get_tenant(
 /// Sets the quotas of a tenant. Only those that are named change: a number sets one, `null` removes the limit. A key of
 /// the tenant itself cannot do this.
 #[utoipa::path(
-    put, path = paths::TENANT, tag = "administration", operation_id = "put_tenant",
-    params(("tenant" = String, Path)), request_body = PutTenant,
+    put, path = paths::TENANT, params(("tenant" = String, Path)), request_body = PutTenant,
     responses((status = 200, description = "The tenant as it is now", body = Tenant))
 )]
 async fn put_tenant(
     caller: Caller<role::Admin>,
     NamePath(tenant): NamePath<String>,
     Body(put): Body<PutTenant>,
-) -> Result<Json<Tenant>, ApiError> {
+) -> Reply<Tenant> {
     let context = caller.context();
     let tenant = caller.tenant(Some(&tenant))?;
     caller.must_be_unscoped()?;
@@ -252,13 +225,10 @@ async fn put_tenant(
 
 /// Makes tokens continue above a number, for when a gate has seen larger ones than the store gives.
 #[utoipa::path(
-    post, path = paths::RAISE_TOKEN, tag = "administration", operation_id = "raise_token", request_body = RaiseToken,
+    post, path = paths::RAISE_TOKEN, request_body = RaiseToken,
     responses((status = 200, description = "Tokens continue above this number", body = RaisedToken))
 )]
-async fn raise_token(
-    caller: Caller<role::StoreAdmin>,
-    Body(raise): Body<RaiseToken>,
-) -> Result<Json<RaisedToken>, ApiError> {
+async fn raise_token(caller: Caller<role::StoreAdmin>, Body(raise): Body<RaiseToken>) -> Reply<RaisedToken> {
     let revision = caller.context().raise_revision(Revision(raise.above)).await?;
     Ok(Json(RaisedToken { above: revision.0 }))
 }
@@ -267,13 +237,13 @@ async fn raise_token(
 /// have been given, and nothing is granted or renewed until the longest lease that may have been lost has expired,
 /// unless all holders were stopped. A store that was retired works again.
 #[utoipa::path(
-    post, path = paths::RESTORED, tag = "administration", operation_id = "restored", request_body = RestoreNotice,
+    post, path = paths::RESTORED, request_body = RestoreNotice,
     responses((status = 200, description = "Where the new history begins", body = NewHistory))
 )]
 async fn restored(
     caller: Caller<role::StoreAdmin>,
     Body(restored): Body<RestoreNotice>,
-) -> Result<Json<NewHistory>, ApiError> {
+) -> Reply<NewHistory> {
     let bar = if restored.holders_stopped { Bar::None } else { Bar::LongestTtl };
     let Beginning { cursor, barred_ms } = caller.context().engine().set_back(bar).await?;
     Ok(Json(NewHistory { epoch: cursor.epoch, above: cursor.revision.0, barred_ms }))

@@ -19,22 +19,19 @@ use solehold_engine::{
     EngineError,
     store::{Import, ImportReader, Row, StoreError},
 };
-use utoipa_axum::router::OpenApiRouter;
 
-use crate::http::{self, ApiError, Caller, GuardedContext, Json, body_late, role};
+use crate::http::{self, ApiError, Caller, Json, Reply, body_late, role};
 
 /// Largest import in bytes: its rows are held in memory until it is found whole.
 const IMPORT_BYTES_MAX: u64 = 1024 * 1024 * 1024;
 
-pub fn routes() -> OpenApiRouter<GuardedContext> {
-    OpenApiRouter::new().routes(routes!(export)).routes(routes!(import)).routes(routes!(retire))
-}
+routes!["administration": export, import, retire];
 
 /// Exports everything that the store keeps, as of one moment, one row per line.
 ///
 /// The first line is a header and the last one marks the end: an import refuses an export that was cut off.
 #[utoipa::path(
-    get, path = paths::EXPORT, tag = "administration", operation_id = "export",
+    get, path = paths::EXPORT,
     responses((status = 200, description = "One row per line, as JSON", body = String, content_type = "application/jsonl"))
 )]
 async fn export(caller: Caller<role::StoreAdmin>) -> Result<Response, ApiError> {
@@ -60,7 +57,7 @@ fn lines(rows: &[Row]) -> io::Result<Bytes> {
 /// Retires the store: from now on it refuses everything but exports, and says where its data went. Export it
 /// afterwards, so that nothing is missing; an import then carries over active leases with their tokens.
 #[utoipa::path(
-    post, path = paths::RETIRE, tag = "administration", operation_id = "retire", request_body = RetireStore,
+    post, path = paths::RETIRE, request_body = RetireStore,
     responses((status = 204, description = "It was retired"))
 )]
 async fn retire(
@@ -74,14 +71,14 @@ async fn retire(
 
 /// Imports an export into a store that has never been used. Tokens continue above those of the export.
 #[utoipa::path(
-    post, path = paths::IMPORT, tag = "administration", operation_id = "import",
+    post, path = paths::IMPORT,
     request_body(content = String, content_type = "application/jsonl", description = "The lines of an export"),
     responses((status = 200, description = "What was imported", body = ImportSummary))
 )]
-async fn import(caller: Caller<role::StoreAdmin>, body: Body) -> Result<Json<ImportSummary>, ApiError> {
+async fn import(caller: Caller<role::StoreAdmin>, body: Body) -> Reply<ImportSummary> {
     let context = caller.context();
     Lines::default().bound("import_bytes", body.size_hint().lower(), IMPORT_BYTES_MAX)?;
-    let import = read_rows(body.into_data_stream(), context.limits().request_timeout).await?;
+    let import = read_rows(body.into_data_stream(), context.limits.request_timeout).await?;
     let rows = import.rows;
     let begins = context.engine().import(import).await.map_err(refused)?;
     context.refresh().await?;

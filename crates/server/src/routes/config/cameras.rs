@@ -17,23 +17,17 @@ use solehold_core::{
     outcome::Refusal,
 };
 use solehold_engine::store::{ResourcePage, ResourceQuery};
-use utoipa_axum::router::OpenApiRouter;
 
 use super::{Site, SitePath, changes, is_at, keeping, shown, zones_at};
 use crate::{
-    Context,
     context::tenants::Named,
-    http::{ApiError, Body, Caller, GuardedContext, Identity, Json, NamePath, Params, TenantQuery, role},
+    http::{ApiError, At, Body, Caller, Context, Json, NamePath, Params, Reply, TenantQuery, role},
     routes::resource_view::{ResourceView, resource_key, resource_page},
 };
 
-pub fn routes() -> OpenApiRouter<GuardedContext> {
-    OpenApiRouter::new()
-        .routes(routes!(list_at_site, create))
-        .routes(routes!(get_at_site, put_at_site, remove))
-        .routes(routes!(list))
-        .routes(routes!(available))
-        .routes(routes!(get, put))
+routes! { "config":
+    list_site_cameras, create_camera, get_site_camera, put_site_camera, delete_camera, list_cameras,
+    list_available_cameras, get_camera, put_camera
 }
 
 /// The path of a camera at a site.
@@ -48,28 +42,21 @@ struct CameraPath {
     camera_uuid: String,
 }
 
-impl CameraPath {
-    fn site(&self, caller: &Identity) -> Result<Site, ApiError> {
-        SitePath { tenant: self.tenant.clone(), site: self.site.clone() }.site(caller)
-    }
-}
-
 fn camera_key(tenant: Name, uuid: &str) -> Result<ResourceKey, ApiError> {
     resource_key(tenant, kind::CAMERA, "camera_uuid", uuid)
 }
 
 /// Lists the cameras of a site.
 #[utoipa::path(
-    get, path = paths::SITE_CAMERAS, tag = "config", operation_id = "list_site_cameras",
-    params(SitePath, CameraQuery),
+    get, path = paths::SITE_CAMERAS, params(SitePath, CameraQuery),
     responses((status = 200, description = "The cameras", body = CameraList))
 )]
-async fn list_at_site(
+async fn list_site_cameras(
     caller: Caller<role::Reader>,
     NamePath(path): NamePath<SitePath>,
     Params(query): Params<CameraQuery>,
-) -> Result<Json<CameraList>, ApiError> {
-    let site = path.site(&caller)?;
+) -> Reply<CameraList> {
+    let site = Site::of(&caller, &path.tenant, &path.site)?;
     site.must_be_of(query.tenant.as_deref())?;
     let asked = site.query(kind::CAMERA)?;
     // No camera is at two sites.
@@ -114,66 +101,68 @@ async fn all_shown(context: &Context, found: &ResourcePage) -> Result<Vec<Camera
 
 /// Creates a camera.
 #[utoipa::path(
-    post, path = paths::SITE_CAMERAS, tag = "config", operation_id = "create_camera",
-    params(SitePath), request_body = Camera,
+    post, path = paths::SITE_CAMERAS, params(SitePath), request_body = Camera,
     responses(
         (status = 200, description = "It was created", body = Camera),
         (status = 409, description = "The tenant already has a camera with that id"),
     )
 )]
-async fn create(
+async fn create_camera(
     caller: Caller<role::Admin>,
     NamePath(path): NamePath<SitePath>,
     Body(mut camera): Body<Camera>,
-) -> Result<Json<Camera>, ApiError> {
+) -> Reply<Camera> {
     let context = caller.context();
-    let site = path.site(&caller)?;
+    let site = Site::of(&caller, &path.tenant, &path.site)?;
     site.must_be_of(camera.tenant_id.as_deref())?;
     camera.place(None, site.tenant.as_str(), Some(site.name.as_str()))?;
     let declaration = camera.declaration()?;
     let key = camera_key(site.tenant.clone(), &camera.camera_uuid)?;
     context.declare(key.clone(), declaration, true).await?;
     changes::note_time(context, &site.tenant, Some(&site.name)).await;
+    answer(context, &ResourceView::read_declared(context, &key).await?).await
+}
+
+/// A camera as it is answered, with the zones that count for it.
+async fn answer(context: &Context, seen: &ResourceView) -> Reply<Camera> {
+    Ok(Json(shown(context, seen).await?.filled_in()))
+}
+
+/// A camera that must be at the site in the path.
+async fn find(context: &Context, site: &Site, uuid: &str) -> Result<ResourceView, ApiError> {
+    let key = camera_key(site.tenant.clone(), uuid)?;
     let seen = ResourceView::read_declared(context, &key).await?;
-    Ok(Json(shown(context, &seen).await?.filled_in()))
+    if is_at(&seen, &site.name) { Ok(seen) } else { Err(Refusal::NoResource(key).into()) }
 }
 
 /// Returns a camera of a site.
 #[utoipa::path(
-    get, path = paths::SITE_CAMERA, tag = "config", operation_id = "get_site_camera",
-    params(CameraPath),
+    get, path = paths::SITE_CAMERA, params(CameraPath),
     responses((status = 200, description = "The camera", body = Camera))
 )]
-async fn get_at_site(
+async fn get_site_camera(
     caller: Caller<role::Reader>,
     NamePath(path): NamePath<CameraPath>,
-) -> Result<Json<Camera>, ApiError> {
-    let context = caller.context();
-    let site = path.site(&caller)?;
-    let key = camera_key(site.tenant, &path.camera_uuid)?;
-    let seen = ResourceView::read_declared(context, &key).await?;
-    if !is_at(&seen, &site.name) {
-        return Err(Refusal::NoResource(key).into());
-    }
-    Ok(Json(shown(context, &seen).await?.filled_in()))
+) -> Reply<Camera> {
+    let site = Site::of(&caller, &path.tenant, &path.site)?;
+    answer(caller.context(), &find(caller.context(), &site, &path.camera_uuid).await?).await
 }
 
 /// Creates or replaces a camera of a site. A camera that is at another site is not found here.
 #[utoipa::path(
-    put, path = paths::SITE_CAMERA, tag = "config", operation_id = "put_site_camera",
-    params(CameraPath), request_body = Camera,
+    put, path = paths::SITE_CAMERA, params(CameraPath), request_body = Camera,
     responses(
         (status = 200, description = "It was created, or its declaration was replaced", body = Camera),
         (status = 404, description = "There is no such tenant, or the camera is at another site"),
     )
 )]
-async fn put_at_site(
+async fn put_site_camera(
     caller: Caller<role::Admin>,
     NamePath(path): NamePath<CameraPath>,
     Body(mut camera): Body<Camera>,
-) -> Result<Json<Camera>, ApiError> {
+) -> Reply<Camera> {
     let context = caller.context();
-    let site = path.site(&caller)?;
+    let site = Site::of(&caller, &path.tenant, &path.site)?;
     site.must_be_of(camera.tenant_id.as_deref())?;
     let key = camera_key(site.tenant.clone(), &path.camera_uuid)?;
     let before = ResourceView::read(context, &key).await?;
@@ -190,7 +179,7 @@ async fn replace(
     key: ResourceKey,
     camera: &Camera,
     before: Option<ResourceView>,
-) -> Result<Json<Camera>, ApiError> {
+) -> Reply<Camera> {
     let former = before.as_ref().and_then(|seen| seen.declared().cloned());
     let declaration = keeping(before, camera.declaration()?);
     let is_change = former.as_ref() != Some(&declaration);
@@ -199,31 +188,25 @@ async fn replace(
     for site in sites.iter().filter(|_| is_change) {
         changes::note_time(context, &key.tenant, site.as_ref()).await;
     }
-    let seen = ResourceView::read_declared(context, &key).await?;
-    Ok(Json(shown(context, &seen).await?.filled_in()))
+    answer(context, &ResourceView::read_declared(context, &key).await?).await
 }
 
 /// Deletes a camera of a site.
 #[utoipa::path(
-    delete, path = paths::SITE_CAMERA, tag = "config", operation_id = "delete_camera",
-    params(CameraPath, DeleteQuery),
+    delete, path = paths::SITE_CAMERA, params(CameraPath, DeleteQuery),
     responses(
         (status = 200, description = "It was deleted", body = Deleted),
         (status = 409, description = "It is held, and `force` was not given"),
     )
 )]
-async fn remove(
+async fn delete_camera(
     caller: Caller<role::Admin>,
     NamePath(path): NamePath<CameraPath>,
     Params(query): Params<DeleteQuery>,
-) -> Result<Json<Deleted>, ApiError> {
+) -> Reply<Deleted> {
     let context = caller.context();
-    let site = path.site(&caller)?;
-    let key = camera_key(site.tenant.clone(), &path.camera_uuid)?;
-    let seen = ResourceView::read_declared(context, &key).await?;
-    if !is_at(&seen, &site.name) {
-        return Err(Refusal::NoResource(key).into());
-    }
+    let site = Site::of(&caller, &path.tenant, &path.site)?;
+    let key = find(context, &site, &path.camera_uuid).await?.resource.key;
     context.execute(Command::Delete { key, force: query.force, fenced: query.fenced }).await?;
     changes::note_time(context, &site.tenant, Some(&site.name)).await;
     Ok(Json(Deleted { success: true }))
@@ -231,13 +214,10 @@ async fn remove(
 
 /// Lists cameras of all sites.
 #[utoipa::path(
-    get, path = paths::CAMERAS, tag = "config", operation_id = "list_cameras", params(CameraQuery),
+    get, path = paths::CAMERAS, params(CameraQuery),
     responses((status = 200, description = "The cameras", body = CameraList))
 )]
-async fn list(
-    caller: Caller<role::Reader>,
-    Params(query): Params<CameraQuery>,
-) -> Result<Json<CameraList>, ApiError> {
+async fn list_cameras(caller: Caller<role::Reader>, Params(query): Params<CameraQuery>) -> Reply<CameraList> {
     let tenant = caller.tenant_or_all(query.tenant.as_deref())?;
     let (cameras, next) = page(caller.context(), tenant.as_ref(), asked(&query, None)?, &query).await?;
     Ok(Json(CameraList { cameras, next }))
@@ -245,13 +225,13 @@ async fn list(
 
 /// Lists the free cameras.
 #[utoipa::path(
-    get, path = paths::CAMERAS_AVAILABLE, tag = "config", operation_id = "list_available_cameras", params(CameraQuery),
+    get, path = paths::CAMERAS_AVAILABLE, params(CameraQuery),
     responses((status = 200, description = "The cameras", body = AvailableCameras))
 )]
-async fn available(
+async fn list_available_cameras(
     caller: Caller<role::Reader>,
     Params(query): Params<CameraQuery>,
-) -> Result<Json<AvailableCameras>, ApiError> {
+) -> Reply<AvailableCameras> {
     let tenant = caller.tenant_or_all(query.tenant.as_deref())?;
     let asked = asked(&query, Some(false))?;
     let (items, next) = page(caller.context(), tenant.as_ref(), asked, &query).await?;
@@ -266,44 +246,37 @@ fn asked(query: &CameraQuery, leased: Option<bool>) -> Result<ResourceQuery, Api
 
 /// Returns a camera.
 #[utoipa::path(
-    get, path = paths::CAMERA, tag = "config", operation_id = "get_camera",
+    get, path = paths::CAMERA,
     params(("camera_uuid" = String, Path, description = "The camera"), TenantQuery),
     responses((status = 200, description = "The camera, with the zones that apply to it", body = Camera))
 )]
-async fn get(
-    caller: Caller<role::Reader>,
-    NamePath(uuid): NamePath<String>,
-    Params(query): Params<TenantQuery>,
-) -> Result<Json<Camera>, ApiError> {
+async fn get_camera(caller: Caller<role::Reader>, at: At<String>) -> Reply<Camera> {
     let context = caller.context();
-    let name = field::name("camera_uuid", &uuid)?;
-    let tenant = context.tenant_of(query.tenant.as_deref(), Named::Camera(&name)).await?;
-    let key = camera_key(tenant, &uuid)?;
-    let seen = ResourceView::read_declared(context, &key).await?;
-    Ok(Json(shown(context, &seen).await?.filled_in()))
+    let name = field::name("camera_uuid", &at.path)?;
+    let tenant = context.tenant_of(at.tenant.as_deref(), Named::Camera(&name)).await?;
+    answer(context, &ResourceView::read_declared(context, &camera_key(tenant, &at.path)?).await?).await
 }
 
 /// Creates or replaces a camera. It stays at its site unless the body names another.
 #[utoipa::path(
-    put, path = paths::CAMERA, tag = "config", operation_id = "put_camera",
+    put, path = paths::CAMERA,
     params(("camera_uuid" = String, Path, description = "The camera"), TenantQuery), request_body = Camera,
     responses((status = 200, description = "It was created, or its declaration was replaced", body = Camera))
 )]
-async fn put(
+async fn put_camera(
     caller: Caller<role::Admin>,
-    NamePath(uuid): NamePath<String>,
-    Params(query): Params<TenantQuery>,
+    at: At<String>,
     Body(mut camera): Body<Camera>,
-) -> Result<Json<Camera>, ApiError> {
+) -> Reply<Camera> {
     let context = caller.context();
     caller.tenant(camera.tenant_id.as_deref())?;
-    let name = field::name("camera_uuid", &uuid)?;
-    let said = query.tenant.as_deref().or(camera.tenant_id.as_deref());
+    let name = field::name("camera_uuid", &at.path)?;
+    let said = at.tenant.as_deref().or(camera.tenant_id.as_deref());
     let tenant = context.tenant_of(said, Named::Camera(&name)).await?;
-    let key = camera_key(tenant.clone(), &uuid)?;
+    let key = camera_key(tenant.clone(), &at.path)?;
     let before = ResourceView::read(context, &key).await?;
     let site = before.as_ref().and_then(|seen| seen.declared()?.site.clone());
     let site = site.filter(|_| camera.site_id.is_none());
-    camera.place(Some(&uuid), tenant.as_str(), site.as_ref().map(Name::as_str))?;
+    camera.place(Some(&at.path), tenant.as_str(), site.as_ref().map(Name::as_str))?;
     replace(context, key, &camera, before).await
 }

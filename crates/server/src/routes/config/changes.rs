@@ -14,7 +14,11 @@ use solehold_core::{
     time::StoreTime,
 };
 
-use crate::{Context, context::commands::unexpected, http::ApiError, state::records::collection};
+use crate::{
+    context::commands::unexpected,
+    http::{ApiError, Context},
+    state::records::collection,
+};
 
 /// The collection of records that say when the configuration of a site last changed.
 const CONFIG_CHANGES: &str = "config_changes";

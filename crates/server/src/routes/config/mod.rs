@@ -3,37 +3,27 @@
 //! A camera is a resource of kind `camera`, a zone one of kind `zone`; what they say are their attributes, so that a
 //! change of either is an event like any other. A site is where they are, and has no life of its own.
 
-mod cameras;
+pub mod cameras;
 mod changes;
-mod zones;
+pub mod zones;
 
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
 use solehold_api::{
     config::{Camera, ConfigVersion, DatedConfigVersion, Zone},
-    field, kind,
-    limits::PAGE_SIZE_MAX,
-    paths,
+    field, kind, paths,
     problem::{ErrorCode, Problem},
 };
 use solehold_core::{key::Name, lease::Declaration, time::StoreTime};
 use solehold_engine::store::ResourceQuery;
-use utoipa_axum::router::OpenApiRouter;
 
 use crate::{
-    Context,
-    http::{ApiError, Caller, GuardedContext, Identity, Json, NamePath, Params, TenantQuery, role},
-    routes::resource_view::{ResourceView, resource_page},
+    http::{ApiError, Caller, Context, Identity, Json, NamePath, Params, Reply, TenantQuery, role},
+    routes::resource_view::{ResourceView, each_page},
 };
 
-pub fn routes() -> OpenApiRouter<GuardedContext> {
-    OpenApiRouter::new()
-        .routes(routes!(version))
-        .routes(routes!(version_of_all))
-        .merge(cameras::routes())
-        .merge(zones::routes())
-}
+routes!["config": config_version, config_version_of_all];
 
 /// The path of a site.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
@@ -45,12 +35,6 @@ struct SitePath {
     site: String,
 }
 
-impl SitePath {
-    fn site(&self, caller: &Identity) -> Result<Site, ApiError> {
-        Ok(Site { tenant: caller.tenant(Some(&self.tenant))?, name: field::name("site", &self.site)? })
-    }
-}
-
 /// A tenant's site.
 #[derive(Debug)]
 struct Site {
@@ -59,6 +43,11 @@ struct Site {
 }
 
 impl Site {
+    /// The site that a path names.
+    fn of(caller: &Identity, tenant: &str, site: &str) -> Result<Self, ApiError> {
+        Ok(Self { tenant: caller.tenant(Some(tenant))?, name: field::name("site", site)? })
+    }
+
     /// Refuses a body that speaks of another tenant's things: they do not exist here.
     fn must_be_of(&self, tenant: Option<&str>) -> Result<(), ApiError> {
         match tenant.filter(|tenant| *tenant != self.tenant.as_str()) {
@@ -92,16 +81,15 @@ fn keeping(before: Option<ResourceView>, declaration: Declaration) -> Declaratio
 
 /// Returns the versions of a site's configuration: the same content has the same version.
 #[utoipa::path(
-    get, path = paths::CONFIG_VERSION, tag = "config", operation_id = "config_version",
-    params(SitePath),
+    get, path = paths::CONFIG_VERSION, params(SitePath),
     responses((status = 200, description = "The versions of its cameras and zones", body = DatedConfigVersion))
 )]
-async fn version(
+async fn config_version(
     caller: Caller<role::Reader>,
     NamePath(path): NamePath<SitePath>,
-) -> Result<Json<DatedConfigVersion>, ApiError> {
+) -> Reply<DatedConfigVersion> {
     let context = caller.context();
-    let site = path.site(&caller)?;
+    let site = Site::of(&caller, &path.tenant, &path.site)?;
     let cameras = all(context, Some(&site.tenant), site.query(kind::CAMERA)?).await?;
     let zones = all(context, Some(&site.tenant), site.query(kind::ZONE)?).await?;
     let noted = changes::last_at_site(context, &site.tenant, &site.name).await?;
@@ -113,14 +101,13 @@ async fn version(
 
 /// Returns the versions of all configuration that the caller may see, over all sites.
 #[utoipa::path(
-    get, path = paths::CONFIG_VERSION_OF_ALL, tag = "config", operation_id = "config_version_of_all",
-    params(TenantQuery),
+    get, path = paths::CONFIG_VERSION_OF_ALL, params(TenantQuery),
     responses((status = 200, description = "The versions of all cameras and zones", body = DatedConfigVersion))
 )]
-async fn version_of_all(
+async fn config_version_of_all(
     caller: Caller<role::Reader>,
     Params(query): Params<TenantQuery>,
-) -> Result<Json<DatedConfigVersion>, ApiError> {
+) -> Reply<DatedConfigVersion> {
     let context = caller.context();
     let tenant = caller.tenant_or_all(query.tenant.as_deref())?;
     let cameras = all(context, tenant.as_ref(), of_kind(kind::CAMERA)?).await?;
@@ -181,14 +168,6 @@ async fn all(
     query: ResourceQuery,
 ) -> Result<Vec<ResourceView>, ApiError> {
     let mut seen = Vec::new();
-    let mut cursor = None;
-    loop {
-        let limit = Some(PAGE_SIZE_MAX as i64);
-        let (found, next) = resource_page(context, tenant, query.clone(), cursor.as_ref(), limit).await?;
-        seen.extend(ResourceView::all(&found));
-        cursor = next;
-        if cursor.is_none() {
-            return Ok(seen);
-        }
-    }
+    each_page(context, tenant, &query, |found| seen.extend(ResourceView::all(&found))).await?;
+    Ok(seen)
 }

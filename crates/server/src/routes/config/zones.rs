@@ -11,18 +11,14 @@ use solehold_api::{
     resources::DeleteQuery,
 };
 use solehold_core::{command::Command, key::ResourceKey, outcome::Refusal};
-use utoipa_axum::router::OpenApiRouter;
 
 use super::{Site, SitePath, all, changes, keeping};
 use crate::{
-    Context, Quota,
-    http::{ApiError, Body, Caller, GuardedContext, Identity, Json, NamePath, Params, role},
+    http::{ApiError, Body, Caller, Context, Identity, Json, NamePath, Params, Quota, Reply, role},
     routes::resource_view::{ResourceView, resource_page},
 };
 
-pub fn routes() -> OpenApiRouter<GuardedContext> {
-    OpenApiRouter::new().routes(routes!(list, create)).routes(routes!(get, put, remove))
-}
+routes!["config": list_zones, create_zone, get_zone, put_zone, delete_zone];
 
 /// The path of a zone.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
@@ -34,12 +30,6 @@ struct ZonePath {
     site: String,
     /// The number or name of the zone.
     zone_id: String,
-}
-
-impl ZonePath {
-    fn site(&self, caller: &Identity) -> Result<Site, ApiError> {
-        SitePath { tenant: self.tenant.clone(), site: self.site.clone() }.site(caller)
-    }
 }
 
 fn zone_key(site: &Site, id: &ZoneId) -> Result<ResourceKey, ApiError> {
@@ -85,16 +75,15 @@ async fn declare(context: &Context, site: &Site, zone: &Zone, only_new: bool) ->
 
 /// Lists the zones of a site.
 #[utoipa::path(
-    get, path = paths::SITE_ZONES, tag = "config", operation_id = "list_zones",
-    params(SitePath, PageQuery),
+    get, path = paths::SITE_ZONES, params(SitePath, PageQuery),
     responses((status = 200, description = "The zones", body = ZoneList))
 )]
-async fn list(
+async fn list_zones(
     caller: Caller<role::Reader>,
     NamePath(path): NamePath<SitePath>,
     Params(query): Params<PageQuery>,
-) -> Result<Json<ZoneList>, ApiError> {
-    let site = path.site(&caller)?;
+) -> Reply<ZoneList> {
+    let site = Site::of(&caller, &path.tenant, &path.site)?;
     site.must_be_of(query.tenant.as_deref())?;
     let asked = site.query(kind::ZONE)?;
     let limit = query.limit.or(Some(PAGE_SIZE_MAX as i64));
@@ -106,33 +95,28 @@ async fn list(
 
 /// Creates a zone.
 #[utoipa::path(
-    post, path = paths::SITE_ZONES, tag = "config", operation_id = "create_zone",
-    params(SitePath), request_body = Zone,
+    post, path = paths::SITE_ZONES, params(SitePath), request_body = Zone,
     responses(
         (status = 200, description = "It was created", body = Zone),
         (status = 409, description = "The site already has a zone with that id"),
     )
 )]
-async fn create(
+async fn create_zone(
     caller: Caller<role::Admin>,
     NamePath(path): NamePath<SitePath>,
     Body(zone): Body<Zone>,
-) -> Result<Json<Zone>, ApiError> {
-    declare(caller.context(), &path.site(&caller)?, &zone, true).await?;
+) -> Reply<Zone> {
+    declare(caller.context(), &Site::of(&caller, &path.tenant, &path.site)?, &zone, true).await?;
     Ok(Json(zone.filled_in()))
 }
 
 /// Returns a zone.
 #[utoipa::path(
-    get, path = paths::SITE_ZONE, tag = "config", operation_id = "get_zone",
-    params(ZonePath),
+    get, path = paths::SITE_ZONE, params(ZonePath),
     responses((status = 200, description = "The zone", body = Zone))
 )]
-async fn get(
-    caller: Caller<role::Reader>,
-    NamePath(path): NamePath<ZonePath>,
-) -> Result<Json<Zone>, ApiError> {
-    let key = zone_key(&path.site(&caller)?, &ZoneId::from_path(&path.zone_id))?;
+async fn get_zone(caller: Caller<role::Reader>, NamePath(path): NamePath<ZonePath>) -> Reply<Zone> {
+    let key = zone_key(&Site::of(&caller, &path.tenant, &path.site)?, &ZoneId::from_path(&path.zone_id))?;
     let seen = ResourceView::read_declared(caller.context(), &key).await?;
     let zone = Zone::of(&seen.resource).ok_or(Refusal::NoResource(key))?;
     Ok(Json(zone.filled_in()))
@@ -140,16 +124,15 @@ async fn get(
 
 /// Creates or replaces a zone.
 #[utoipa::path(
-    put, path = paths::SITE_ZONE, tag = "config", operation_id = "put_zone",
-    params(ZonePath), request_body = Zone,
+    put, path = paths::SITE_ZONE, params(ZonePath), request_body = Zone,
     responses((status = 200, description = "It was created, or its declaration was replaced", body = Zone))
 )]
-async fn put(
+async fn put_zone(
     caller: Caller<role::Admin>,
     NamePath(path): NamePath<ZonePath>,
     Body(zone): Body<Zone>,
-) -> Result<Json<Zone>, ApiError> {
-    let site = path.site(&caller)?;
+) -> Reply<Zone> {
+    let site = Site::of(&caller, &path.tenant, &path.site)?;
     if zone.zone_id.to_string() != path.zone_id {
         return Err(FieldError::new("zone_id", "is not the one in the path").into());
     }
@@ -159,20 +142,19 @@ async fn put(
 
 /// Deletes a zone.
 #[utoipa::path(
-    delete, path = paths::SITE_ZONE, tag = "config", operation_id = "delete_zone",
-    params(ZonePath, DeleteQuery),
+    delete, path = paths::SITE_ZONE, params(ZonePath, DeleteQuery),
     responses(
         (status = 200, description = "It was deleted", body = Deleted),
         (status = 409, description = "It is held, and `force` was not given"),
     )
 )]
-async fn remove(
+async fn delete_zone(
     caller: Caller<role::Admin>,
     NamePath(path): NamePath<ZonePath>,
     Params(query): Params<DeleteQuery>,
-) -> Result<Json<Deleted>, ApiError> {
+) -> Reply<Deleted> {
     let context = caller.context();
-    let site = path.site(&caller)?;
+    let site = Site::of(&caller, &path.tenant, &path.site)?;
     let key = zone_key(&site, &ZoneId::from_path(&path.zone_id))?;
     let former = ResourceView::read(context, &key).await?.and_then(|seen| Zone::of(&seen.resource));
     let cameras = cameras_of(context, &site, [former.as_ref(), None]).await?;

@@ -1,18 +1,18 @@
 //! Leases of a camera pipeline: acquire, renew, heartbeat, release, revoke; reading is in [`read`].
 //!
 //! Its client takes only 200 with JSON for success, so that is what every success is; whatever else happens comes in
-//! the same envelope ([`reply`]), with the status of its problem.
+//! the same envelope, with the status of its problem: it is put into it around the handler, as on every path of
+//! [`solehold_api::leases::ENVELOPED`].
 
-mod read;
-mod reply;
+pub mod read;
 
 use serde_json::json;
 use solehold_api::{
     document::{read, to_document},
     field, kind,
-    leases::{AcquireLease, EndedLease, Envelope, HeartbeatLease, ReleaseLease, RenewLease, RevokeLease},
+    leases::{AcquireLease, Envelope, HeartbeatLease, ReleaseLease, RenewLease, RevokeLease},
     paths,
-    problem::ErrorCode,
+    problem::{EndedLease, ErrorCode, Problem},
     runners::RunnerAttributes,
     terms::AcquireTerms,
 };
@@ -23,47 +23,54 @@ use solehold_core::{
     outcome::Refusal,
     session::HolderStatus,
 };
-use utoipa_axum::router::OpenApiRouter;
 
-use self::reply::Reply;
 use super::config;
 use crate::{
-    Context,
     context::{commands::new_lease_id, tenants::Named},
-    http::{ApiError, Body, Caller, GuardedContext, Json, NamePath, Params, TenantQuery, role},
+    http::{ApiError, At, Body, Caller, Context, Json, Reply, TenantQuery, role},
     routes::resource_view::{ResourceView, resource_key},
 };
 
-pub fn routes() -> OpenApiRouter<GuardedContext> {
-    OpenApiRouter::new()
-        .routes(routes!(acquire))
-        .routes(routes!(renew))
-        .routes(routes!(heartbeat))
-        .routes(routes!(release))
-        .routes(routes!(revoke))
-        .merge(read::routes())
-}
+routes!["leases": acquire_lease, renew_lease, heartbeat_lease, release_lease, revoke_lease];
 
 /// The lease that a path names. What is no id is no lease.
-async fn target(context: &Context, query: &TenantQuery, id: &str) -> Result<Target, ApiError> {
-    let id = lease_id(id)?;
-    Ok(Target::Lease { tenant: context.tenant_of(query.tenant.as_deref(), Named::Lease(id)).await?, id })
+async fn target(context: &Context, at: &At<String>) -> Result<Target, ApiError> {
+    let id = lease_id(&at.path)?;
+    Ok(Target::Lease { tenant: context.tenant_of(at.tenant.as_deref(), Named::Lease(id)).await?, id })
 }
 
 fn lease_id(id: &str) -> Result<LeaseId, ApiError> {
-    id.parse().map(LeaseId).map_err(|_| reply::no_lease(id))
+    id.parse().map(LeaseId).map_err(|_| no_lease(id))
+}
+
+/// There is no lease of that id, or none that the caller may know of.
+pub fn no_lease(id: &str) -> ApiError {
+    let shown: String = id.chars().take(64).collect();
+    Problem::new(ErrorCode::NotFound, format!("there is no lease {shown}")).into()
+}
+
+/// A lease that has expired is answered as "gone", and one that is over otherwise as "not found", which is what
+/// existing clients expect; its code says the rest.
+fn over(failure: ApiError) -> ApiError {
+    let problem = &failure.0;
+    let is_over = problem.code == ErrorCode::Lost && (problem.ended.is_some() || problem.holder.is_none());
+    match problem.ended.as_ref().map(|ended| ended.status) {
+        Some(LeaseStatus::Expired) if is_over => failure.0.as_gone().into(),
+        _ if is_over => failure.0.as_not_found().into(),
+        _ => failure,
+    }
 }
 
 /// Acquires a camera for a runner.
 #[utoipa::path(
-    post, path = paths::LEASE_ACQUIRE, tag = "leases", operation_id = "acquire_lease", request_body = AcquireLease,
+    post, path = paths::LEASE_ACQUIRE, request_body = AcquireLease,
     responses(
         (status = 200, description = "It was granted", body = Envelope),
         (status = 404, description = "There is no such camera or session"),
         (status = 409, description = "It is held by another client or held back, or the runner gets no more leases"),
     )
 )]
-async fn acquire(caller: Caller<role::Runner>, Body(body): Body<AcquireLease>) -> Reply {
+async fn acquire_lease(caller: Caller<role::Runner>, Body(body): Body<AcquireLease>) -> Reply<Envelope> {
     let context = caller.context();
     let asked = body.terms()?;
     let said = body.tenant_id.as_deref().filter(|tenant| !tenant.is_empty());
@@ -144,7 +151,7 @@ async fn attributes(
 
 /// Renews a lease. What is reported with it is stored and shown.
 #[utoipa::path(
-    put, path = paths::LEASE_RENEW, tag = "leases", operation_id = "renew_lease",
+    put, path = paths::LEASE_RENEW,
     params(("lease_id" = String, Path, description = "The lease"), TenantQuery), request_body = RenewLease,
     responses(
         (status = 200, description = "It was renewed", body = Envelope),
@@ -153,21 +160,20 @@ async fn attributes(
         (status = 410, description = "It has expired"),
     )
 )]
-async fn renew(
+async fn renew_lease(
     caller: Caller<role::Runner>,
-    NamePath(id): NamePath<String>,
-    Params(query): Params<TenantQuery>,
+    at: At<String>,
     Body(body): Body<RenewLease>,
-) -> Reply {
+) -> Reply<Envelope> {
     let context = caller.context();
-    let claim = body.claim(target(context, &query, &id).await?)?;
+    let claim = body.claim(target(context, &at).await?)?;
     let renewed = context.renew(claim, body.ttl_ms()?, body.stats()?).await;
-    Ok(Json(Envelope::granted(&renewed.map_err(reply::over)?)))
+    Ok(Json(Envelope::granted(&renewed.map_err(over)?)))
 }
 
 /// Renews a lease and reports progress, which is stored and shown.
 #[utoipa::path(
-    post, path = paths::LEASE_HEARTBEAT, tag = "leases", operation_id = "heartbeat_lease",
+    post, path = paths::LEASE_HEARTBEAT,
     params(("lease_id" = String, Path, description = "The lease"), TenantQuery), request_body = HeartbeatLease,
     responses(
         (status = 200, description = "It was renewed", body = Envelope),
@@ -176,21 +182,20 @@ async fn renew(
         (status = 410, description = "It has expired"),
     )
 )]
-async fn heartbeat(
+async fn heartbeat_lease(
     caller: Caller<role::Runner>,
-    NamePath(id): NamePath<String>,
-    Params(query): Params<TenantQuery>,
+    at: At<String>,
     Body(body): Body<HeartbeatLease>,
-) -> Reply {
+) -> Reply<Envelope> {
     let context = caller.context();
-    let claim = body.claim(target(context, &query, &id).await?)?;
+    let claim = body.claim(target(context, &at).await?)?;
     let renewed = context.renew(claim, None, body.stats()?).await;
-    Ok(Json(Envelope::granted(&renewed.map_err(reply::over)?)))
+    Ok(Json(Envelope::granted(&renewed.map_err(over)?)))
 }
 
 /// Releases a lease.
 #[utoipa::path(
-    delete, path = paths::LEASE_RELEASE, tag = "leases", operation_id = "release_lease",
+    delete, path = paths::LEASE_RELEASE,
     params(("lease_id" = String, Path, description = "The lease"), TenantQuery), request_body = ReleaseLease,
     responses(
         (status = 200, description = "It was released", body = Envelope),
@@ -199,22 +204,21 @@ async fn heartbeat(
         (status = 410, description = "It has expired"),
     )
 )]
-async fn release(
+async fn release_lease(
     caller: Caller<role::Runner>,
-    NamePath(id): NamePath<String>,
-    Params(query): Params<TenantQuery>,
+    at: At<String>,
     Body(body): Body<ReleaseLease>,
-) -> Reply {
+) -> Reply<Envelope> {
     let context = caller.context();
-    let claim = body.claim(target(context, &query, &id).await?)?;
-    let released = context.release(claim, body.state()?).await.map_err(reply::over)?;
+    let claim = body.claim(target(context, &at).await?)?;
+    let released = context.release(claim, body.state()?).await.map_err(over)?;
     let status = LeaseStatus::Released;
     Ok(Json(Envelope::ended(EndedLease::new(released.0, status, 0))))
 }
 
 /// Revokes a lease. The resource is held back until the old deadline, unless the old holder is known to be fenced off.
 #[utoipa::path(
-    post, path = paths::LEASE_REVOKE, tag = "leases", operation_id = "revoke_lease",
+    post, path = paths::LEASE_REVOKE,
     params(("lease_id" = String, Path, description = "The lease"), TenantQuery), request_body = RevokeLease,
     responses(
         (status = 200, description = "It was revoked", body = Envelope),
@@ -223,17 +227,16 @@ async fn release(
         (status = 410, description = "It has expired"),
     )
 )]
-async fn revoke(
+async fn revoke_lease(
     caller: Caller<role::Admin>,
-    NamePath(id): NamePath<String>,
-    Params(query): Params<TenantQuery>,
+    at: At<String>,
     Body(body): Body<RevokeLease>,
-) -> Reply {
+) -> Reply<Envelope> {
     let context = caller.context();
-    let lease_id = lease_id(&id)?.0;
-    let claim = body.claim(target(context, &query, &id).await?)?;
+    let lease_id = lease_id(&at.path)?.0;
+    let claim = body.claim(target(context, &at).await?)?;
     let revoked = context.revoke(claim, body.fenced, body.reason()?).await;
-    let (_, held_back_ms) = revoked.map_err(reply::over)?;
+    let (_, held_back_ms) = revoked.map_err(over)?;
     let status = LeaseStatus::Revoked;
     Ok(Json(Envelope::ended(EndedLease::new(lease_id, status, held_back_ms))))
 }

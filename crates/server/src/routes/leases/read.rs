@@ -14,16 +14,11 @@ use solehold_core::{
     lease::LeaseStatus,
 };
 use solehold_engine::store::{EventQuery, ResourcePage, ResourceQuery};
-use utoipa_axum::router::OpenApiRouter;
 
-use super::{
-    lease_id,
-    reply::{self, Reply},
-};
+use super::{lease_id, no_lease};
 use crate::{
-    Context,
     context::tenants::Named,
-    http::{ApiError, Caller, GuardedContext, Json, NamePath, Params, TenantQuery, role},
+    http::{ApiError, At, Caller, Context, Json, NamePath, Params, Reply, TenantQuery, role},
     routes::{
         history::event_page,
         resource_view::{ResourceView, nobody_holds, resource_key, resource_page},
@@ -31,37 +26,25 @@ use crate::{
     },
 };
 
-pub fn routes() -> OpenApiRouter<GuardedContext> {
-    OpenApiRouter::new()
-        .routes(routes!(list))
-        .routes(routes!(get))
-        .routes(routes!(history))
-        .routes(routes!(of_runner))
-        .routes(routes!(of_camera))
-}
+routes!["leases": list_leases, get_lease, lease_history, leases_of_runner, lease_of_camera];
 
 /// Returns a lease. `success` says whether it is held; if it has ended, the answer says how.
 #[utoipa::path(
-    get, path = paths::LEASE, tag = "leases", operation_id = "get_lease",
-    params(("lease_id" = String, Path, description = "The lease"), TenantQuery),
+    get, path = paths::LEASE, params(("lease_id" = String, Path, description = "The lease"), TenantQuery),
     responses(
         (status = 200, description = "The lease if `success` is true; otherwise how it ended", body = Envelope),
         (status = 404, description = "There is no such lease, and no event of one is kept"),
     )
 )]
-async fn get(
-    caller: Caller<role::Reader>,
-    NamePath(id): NamePath<String>,
-    Params(query): Params<TenantQuery>,
-) -> Reply {
+async fn get_lease(caller: Caller<role::Reader>, at: At<String>) -> Reply<Envelope> {
     let context = caller.context();
-    let lease = lease_id(&id)?;
-    let tenant = context.tenant_of(query.tenant.as_deref(), Named::Lease(lease)).await?;
+    let lease = lease_id(&at.path)?;
+    let tenant = context.tenant_of(at.tenant.as_deref(), Named::Lease(lease)).await?;
     if let Some(held) = held(context, &tenant, lease).await? {
         return Ok(Json(Envelope::held(held)));
     }
     let past = context.find_past(&by_id(&tenant, lease)).await?;
-    let past = past.ok_or_else(|| reply::no_lease(&id))?;
+    let past = past.ok_or_else(|| no_lease(&at.path))?;
     Ok(Json(Envelope::over(past.shown())))
 }
 
@@ -84,18 +67,18 @@ fn by_id(tenant: &Name, id: LeaseId) -> Claim {
 
 /// Returns the events of a lease.
 #[utoipa::path(
-    get, path = paths::LEASE_HISTORY, tag = "leases", operation_id = "lease_history",
+    get, path = paths::LEASE_HISTORY,
     params(("lease_id" = String, Path, description = "The lease"), HistoryQuery),
     responses(
         (status = 200, description = "The events, oldest or newest first, as far back as they are kept", body = LeaseHistory),
         (status = 404, description = "There is no such lease, and no event of one is kept"),
     )
 )]
-async fn history(
+async fn lease_history(
     caller: Caller<role::Reader>,
     NamePath(id): NamePath<String>,
     Params(query): Params<HistoryQuery>,
-) -> Result<Json<LeaseHistory>, ApiError> {
+) -> Reply<LeaseHistory> {
     let context = caller.context();
     let lease = lease_id(&id)?;
     let tenant = context.tenant_of(query.tenant.as_deref(), Named::Lease(lease)).await?;
@@ -106,22 +89,22 @@ async fn history(
         Ok(is_held || context.find_past(&by_id(&tenant, lease)).await?.is_some())
     };
     if events.is_empty() && !is_known().await? {
-        return Err(reply::no_lease(&id));
+        return Err(no_lease(&id));
     }
     Ok(Json(LeaseHistory { lease_id: lease.0, events, next }))
 }
 
 /// Lists the leases of a runner.
 #[utoipa::path(
-    get, path = paths::LEASES_OF_RUNNER, tag = "leases", operation_id = "leases_of_runner",
+    get, path = paths::LEASES_OF_RUNNER,
     params(("runner_id" = String, Path, description = "The runner"), PageQuery),
     responses((status = 200, description = "Its leases; none, if the runner is unknown", body = LeaseList))
 )]
-async fn of_runner(
+async fn leases_of_runner(
     caller: Caller<role::Reader>,
     NamePath(runner): NamePath<String>,
     Params(query): Params<PageQuery>,
-) -> Result<Json<LeaseList>, ApiError> {
+) -> Reply<LeaseList> {
     let tenant = caller.tenant_or_all(query.tenant.as_deref())?;
     let holder = field::maybe_name("runner_id", Some(&runner))?;
     let asked = ResourceQuery { holder, leased: Some(true), undeclared: true, ..Default::default() };
@@ -134,21 +117,17 @@ async fn of_runner(
 
 /// Returns the lease on a camera.
 #[utoipa::path(
-    get, path = paths::LEASE_OF_CAMERA, tag = "leases", operation_id = "lease_of_camera",
+    get, path = paths::LEASE_OF_CAMERA,
     params(("camera_uuid" = String, Path, description = "The camera"), TenantQuery),
     responses(
         (status = 200, description = "The lease", body = Envelope),
         (status = 404, description = "Nobody holds it, or there is no such camera"),
     )
 )]
-async fn of_camera(
-    caller: Caller<role::Reader>,
-    NamePath(camera): NamePath<String>,
-    Params(query): Params<TenantQuery>,
-) -> Reply {
-    let name = field::name("camera_uuid", &camera)?;
-    let tenant = caller.context().tenant_of(query.tenant.as_deref(), Named::Camera(&name)).await?;
-    let key = resource_key(tenant, kind::CAMERA, "camera_uuid", &camera)?;
+async fn lease_of_camera(caller: Caller<role::Reader>, at: At<String>) -> Reply<Envelope> {
+    let name = field::name("camera_uuid", &at.path)?;
+    let tenant = caller.context().tenant_of(at.tenant.as_deref(), Named::Camera(&name)).await?;
+    let key = resource_key(tenant, kind::CAMERA, "camera_uuid", &at.path)?;
     caller.must_see(&key)?;
     let loaded = caller.context().engine().resource(&key).await?;
     let seen = ResourceView::of(&loaded, &key);
@@ -169,14 +148,14 @@ struct LeaseFilter {
 
 /// Lists leases. A page may have fewer items than `limit`; the last has no `next`.
 #[utoipa::path(
-    get, path = paths::LEASES, tag = "leases", operation_id = "list_leases", params(LeaseQuery, LeaseFilter),
+    get, path = paths::LEASES, params(LeaseQuery, LeaseFilter),
     responses((status = 200, description = "A page of leases", body = LeaseList))
 )]
-async fn list(
+async fn list_leases(
     caller: Caller<role::Reader>,
     Params(query): Params<LeaseQuery>,
     Params(filter): Params<LeaseFilter>,
-) -> Result<Json<LeaseList>, ApiError> {
+) -> Reply<LeaseList> {
     let tenant = caller.tenant_or_all(query.tenant.as_deref())?;
     let status = filter.status.unwrap_or(LeaseStatus::Active);
     let runner = query.runner_id.as_deref();
