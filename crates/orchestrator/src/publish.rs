@@ -41,13 +41,13 @@ impl Outgoing {
             let headers = vec![
                 ("reason", letter.reason.clone()),
                 ("topic", topic.to_owned()),
-                ("partition", letter.partition.to_string()),
-                ("offset", letter.position.to_string()),
+                ("partition", letter.id.partition.to_string()),
+                ("offset", letter.id.position.to_string()),
             ];
             return Self { key, payload, headers };
         }
         let envelope = json!({
-            "reason": letter.reason, "topic": topic, "partition": letter.partition, "offset": letter.position,
+            "reason": letter.reason, "topic": topic, "partition": letter.id.partition, "offset": letter.id.position,
             "key": key, "payload": String::from_utf8_lossy(&payload),
         });
         Self { key, payload: envelope.to_string().into_bytes(), headers: Vec::new() }

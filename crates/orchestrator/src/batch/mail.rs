@@ -115,11 +115,11 @@ impl Batch<'_> {
         let open = self.store.open_dead_letters(self.client, partition, &letter.key, REDRIVE_BATCH).await?;
         for letter in &open {
             let arrival = Arrival {
-                position: letter.position,
+                position: letter.id.position,
                 key: letter.key.clone(),
                 payload: letter.payload.clone(),
                 digest: letter.digest.unwrap_or_default(),
-                generation: Some(letter.generation),
+                generation: Some(letter.id.generation),
                 command: self
                     .rules
                     .mapping
@@ -134,7 +134,7 @@ impl Batch<'_> {
             self.store.settle_dead_letter(self.client, letter, state, &reason, self.now_ms).await?;
             if state == DeadLetterState::Dead {
                 if letter.state == DeadLetterState::Parked {
-                    self.copy_dead_letter(&letter.key, letter.id());
+                    self.copy_dead_letter(&letter.key, letter.id);
                 }
                 return Ok(true);
             }

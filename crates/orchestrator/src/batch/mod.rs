@@ -344,9 +344,7 @@ impl<'a> Batch<'a> {
             None => self.generation().await?,
         };
         self.dead_letters.push(DeadLetter {
-            partition: self.partition(),
-            generation,
-            position: arrival.position,
+            id: DeadLetterId { partition: self.partition(), generation, position: arrival.position },
             key: arrival.key,
             payload: arrival.payload,
             digest: Some(arrival.digest),
@@ -468,7 +466,7 @@ impl<'a> Batch<'a> {
     pub(crate) async fn write(mut self) -> Result<Tally, Error> {
         let dead: Vec<(String, DeadLetterId)> = (self.dead_letters.iter())
             .filter(|letter| letter.state == DeadLetterState::Dead)
-            .map(|letter| (letter.key.clone(), letter.id()))
+            .map(|letter| (letter.key.clone(), letter.id))
             .collect();
         dead.iter().for_each(|(key, id)| self.copy_dead_letter(key, *id));
         let store = self.store;

@@ -1,7 +1,6 @@
 //! The configuration file: read, checked, and completed with defaults. Errors name the line.
 
 mod commands;
-mod dispatchers;
 mod file;
 
 use std::{
@@ -20,9 +19,8 @@ use solehold_engine::postgres::Target;
 pub use solehold_process::config::ConfigError;
 use solehold_process::config::{InvalidValue, invalid};
 
-pub use self::{
-    dispatchers::{CeleryConfig, DispatchersFile, HttpTasksConfig, KafkaTasksFile},
-    file::{CommandsFile, OrchestratorFile, Time},
+pub use self::file::{
+    CeleryConfig, CommandsFile, DispatchersFile, HttpTasksConfig, KafkaTasksFile, OrchestratorFile, Time,
 };
 use crate::model::{
     command::Mapping,

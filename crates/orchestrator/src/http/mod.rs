@@ -271,7 +271,7 @@ async fn list_letters(State(shared): State<Shared>, asked: QueryParameters) -> A
     let store = shared.orchestrator.store();
     let client = store.pool.get().await?;
     let letters = store.list_dead_letters(&client, after, limit).await?;
-    let next = next(&letters, limit, |letter| letter.id().to_string());
+    let next = next(&letters, limit, |letter| letter.id.to_string());
     let letters: Vec<Value> = letters.iter().map(views::letter).collect();
     Ok(Json(json!({ "letters": letters, "next": next })).into_response())
 }
@@ -315,7 +315,7 @@ async fn resolve(
         }
         DeadLetterState::Parked if what == "redrive" => {
             let first = store.open_dead_letters(&client, partition, &letter.key, 1).await?;
-            let first = first.first().map(|first| first.id().to_string()).unwrap_or_default();
+            let first = first.first().map(|first| first.id.to_string()).unwrap_or_default();
             let detail =
                 format!("letter {id} is parked behind letter {first}: redrive or discard that one first");
             return problem(ErrorCode::Conflict, detail);

@@ -69,7 +69,7 @@ pub fn job(job: &Job, partition: i32) -> Value {
 
 pub fn letter(letter: &DeadLetter) -> Value {
     json!({
-        "letter": letter.id().to_string(),
+        "letter": letter.id.to_string(),
         "key": letter.key,
         "state": letter.state,
         "reason": letter.reason,

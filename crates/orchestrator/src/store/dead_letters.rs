@@ -13,6 +13,7 @@ use tokio_postgres::{
     types::{ToSql, Type},
 };
 
+use crate::model::job::millis;
 use crate::store::{NOW_MS, Store};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -84,9 +85,7 @@ impl FromStr for DeadLetterId {
 /// A rejected or parked command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeadLetter {
-    pub partition: i32,
-    pub generation: i64,
-    pub position: i64,
+    pub id: DeadLetterId,
     pub key: String,
     pub payload: Option<Vec<u8>>,
     /// Distinguishes its message from another one at its offset. Missing in rows of an earlier version.
@@ -96,12 +95,6 @@ pub struct DeadLetter {
     pub reason: String,
     /// Since when.
     pub at_ms: i64,
-}
-
-impl DeadLetter {
-    pub fn id(&self) -> DeadLetterId {
-        DeadLetterId { partition: self.partition, generation: self.generation, position: self.position }
-    }
 }
 
 const COLUMNS: &str = "partition, position, key, payload, state, reason, at_ms, generation, digest";
@@ -191,14 +184,14 @@ impl Store {
              DO UPDATE SET state = EXCLUDED.state, reason = EXCLUDED.reason, resolved_ms = NULL",
             self.table("letters")
         );
-        let partitions: Vec<i32> = letters.iter().map(|letter| letter.partition).collect();
-        let positions: Vec<i64> = letters.iter().map(|letter| letter.position).collect();
+        let partitions: Vec<i32> = letters.iter().map(|letter| letter.id.partition).collect();
+        let positions: Vec<i64> = letters.iter().map(|letter| letter.id.position).collect();
         let keys: Vec<&str> = letters.iter().map(|letter| letter.key.as_str()).collect();
         let payloads: Vec<Option<&[u8]>> = letters.iter().map(|letter| letter.payload.as_deref()).collect();
         let states: Vec<&str> = letters.iter().map(|letter| letter.state.name()).collect();
         let reasons: Vec<&str> = letters.iter().map(|letter| letter.reason.as_str()).collect();
         let times: Vec<i64> = letters.iter().map(|letter| letter.at_ms).collect();
-        let generations: Vec<i64> = letters.iter().map(|letter| letter.generation).collect();
+        let generations: Vec<i64> = letters.iter().map(|letter| letter.id.generation).collect();
         let digests: Vec<Option<i64>> = letters.iter().map(|letter| letter.digest).collect();
         let parameters: [(&(dyn ToSql + Sync), Type); 9] = [
             (&partitions, Type::INT4_ARRAY),
@@ -276,8 +269,7 @@ impl Store {
              WHERE partition = $1 AND generation = $2 AND position = $3",
             self.table("letters")
         );
-        let id = letter.id();
-        let [partition, generation, position] = id_parameters(&id);
+        let [partition, generation, position] = id_parameters(&letter.id);
         let name = state.name();
         let parameters = [
             partition,
@@ -325,7 +317,7 @@ impl Store {
             self.table("letters"),
             self.table("partitions")
         );
-        let age_ms = i64::try_from(older_than.as_millis()).unwrap_or(i64::MAX);
+        let age_ms = millis(older_than);
         let parameters: [(&(dyn ToSql + Sync), Type); 4] =
             [(&partition, Type::INT4), (&below, Type::INT8), (&age_ms, Type::INT8), (&limit, Type::INT8)];
         Ok(client.execute_typed(&prune, &parameters).await?)
@@ -336,14 +328,12 @@ fn letter_of(row: &Row) -> Result<DeadLetter, Error> {
     let name: &str = row.get(4);
     let state = DeadLetterState::ALL.into_iter().find(|state| state.name() == name);
     Ok(DeadLetter {
-        partition: row.get(0),
-        position: row.get(1),
+        id: DeadLetterId { partition: row.get(0), position: row.get(1), generation: row.get(7) },
         key: row.get(2),
         payload: row.get(3),
         state: state.ok_or_else(|| Error::Effect(format!("unknown state {name:?} of a dead letter")))?,
         reason: row.get(5),
         at_ms: row.get(6),
-        generation: row.get(7),
         digest: row.get(8),
     })
 }

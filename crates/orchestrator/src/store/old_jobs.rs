@@ -8,6 +8,7 @@ use tokio_postgres::{
     types::{ToSql, Type},
 };
 
+use crate::model::job::millis;
 use crate::store::{NOW_MS, Store};
 
 /// An unused pipeline is deleted when no job was created with it for this long: much longer than `USED_EVERY_MS` and
@@ -81,8 +82,4 @@ impl Store {
         );
         Ok(client.execute_typed(&delete, &[(&limit, Type::INT8)]).await?)
     }
-}
-
-fn millis(time: Duration) -> i64 {
-    i64::try_from(time.as_millis()).unwrap_or(i64::MAX)
 }

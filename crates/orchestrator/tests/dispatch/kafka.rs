@@ -19,7 +19,7 @@ use solehold_orchestrator::{
     },
     model::task::ReportKind,
     publish::{KafkaPublisher, Outgoing, Publish as _},
-    store::{DeadLetter, DeadLetterState},
+    store::{DeadLetter, DeadLetterId, DeadLetterState},
 };
 use solehold_testkit::wait_for;
 
@@ -113,9 +113,7 @@ async fn the_copy_of_a_dead_letter_names_its_origin_in_headers() -> Result<()> {
     let mock = MockCluster::new(1)?;
     mock.create_topic("letters", 1, 1)?;
     let letter = DeadLetter {
-        partition: 3,
-        generation: 0,
-        position: 41,
+        id: DeadLetterId { partition: 3, generation: 0, position: 41 },
         key: "acme:final".to_owned(),
         payload: Some(b"{}".to_vec()),
         digest: None,

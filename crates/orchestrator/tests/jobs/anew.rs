@@ -47,7 +47,7 @@ async fn a_command_at_the_offset_of_an_old_letter_is_judged() {
     assert_eq!(kit.count("jobs").await, 2, "the commands at the offsets of old letters");
     let found = letters(&kit).await;
     let states: Vec<(i64, DeadLetterState)> =
-        found.iter().map(|found| (found.position, found.state)).collect();
+        found.iter().map(|found| (found.id.position, found.state)).collect();
     assert_eq!(
         states,
         [(1, DeadLetterState::Dead), (2, DeadLetterState::Parked)],
@@ -105,7 +105,7 @@ async fn letters_of_an_earlier_version_are_known_again() {
     kit.take(&tenure, &messages).await;
     let found = letters(&kit).await;
     let states: Vec<(i64, DeadLetterState)> =
-        found.iter().map(|found| (found.position, found.state)).collect();
+        found.iter().map(|found| (found.id.position, found.state)).collect();
     assert_eq!(
         states,
         [(0, DeadLetterState::Dead), (1, DeadLetterState::Parked), (2, DeadLetterState::Dead)]

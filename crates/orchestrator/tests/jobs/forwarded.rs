@@ -37,7 +37,7 @@ async fn a_command_of_another_organization_is_not_forwarded() {
     kit.take(&other, &[command(&kit, &other, "CANCEL", "a", "mallory")]).await;
     assert_eq!(kit.count("mailbox").await, 0, "it was forwarded");
     let found = letters(&kit).await;
-    assert_eq!((found[0].partition, found[0].state), (1, DeadLetterState::Dead));
+    assert_eq!((found[0].id.partition, found[0].state), (1, DeadLetterState::Dead));
     assert_eq!(
         found[0].reason,
         "job a has match_id m and organization_id acme, and this command match_id m and organization_id mallory"

@@ -180,8 +180,12 @@ async fn whatever_a_message_says_it_has_an_effect_or_is_a_letter() {
     // What is parked is applied, down to the last.
     wait_for("all letters to be decided on", PATIENCE * 3, async || {
         for letter in letters(&kit).await.iter().filter(|letter| letter.state == DeadLetterState::Dead) {
-            ask_of(&kit, letter.partition, MailBody::Discard { position: letter.position, generation: 0 })
-                .await;
+            ask_of(
+                &kit,
+                letter.id.partition,
+                MailBody::Discard { position: letter.id.position, generation: 0 },
+            )
+            .await;
         }
         letters(&kit).await.is_empty()
     })

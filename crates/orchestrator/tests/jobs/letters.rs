@@ -21,7 +21,7 @@ pub async fn letters(kit: &Kit) -> Vec<DeadLetter> {
 }
 
 pub async fn states(kit: &Kit) -> Vec<(i64, DeadLetterState)> {
-    letters(kit).await.iter().map(|letter| (letter.position, letter.state)).collect()
+    letters(kit).await.iter().map(|letter| (letter.id.position, letter.state)).collect()
 }
 
 pub async fn ask(kit: &Kit, body: MailBody) {

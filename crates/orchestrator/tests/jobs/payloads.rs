@@ -46,7 +46,7 @@ async fn a_command_with_only_a_job_id_and_a_payload_takes_effect() {
     let job = kit.job("a").await;
     assert_eq!((job.state, job.key.as_str(), &*job.input), (JobState::Cancelled, "a", &said));
     let found = letters(&kit).await;
-    assert_eq!((found.len(), found[0].partition), (1, 0), "{found:?}");
+    assert_eq!((found.len(), found[0].id.partition), (1, 0), "{found:?}");
     assert!(found[0].reason.starts_with("the message has no key: give all messages of a job the same key"));
     let is_told = async || kit.topics.revisions("a") == [1, 2];
     wait_for("the events", PATIENCE, is_told).await.unwrap();

@@ -329,6 +329,6 @@ impl Step {
     }
 }
 
-fn millis(time: std::time::Duration) -> i64 {
+pub(crate) fn millis(time: std::time::Duration) -> i64 {
     i64::try_from(time.as_millis()).unwrap_or(i64::MAX)
 }

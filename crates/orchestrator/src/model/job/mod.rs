@@ -22,6 +22,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+pub(crate) use self::decide::millis;
 pub use self::{
     decide::{Decision, Effect, Input, NewJob, Rejection, decide},
     event::{EventKind, JobEvent},
