@@ -28,7 +28,7 @@ use crate::{Fixture, kit::*, moving::retired};
 use solehold_engine::{
     Engine, EngineError, EngineOptions,
     observe::{Lane, Observer},
-    store::{BatchDecision, Decider, HolderQuery, Import, Nominations, Row},
+    store::{BatchDecision, Decider, HolderQuery, Nominations, Row},
 };
 
 /// Longer than a busy machine takes.
