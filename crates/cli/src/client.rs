@@ -6,14 +6,20 @@ use clap::Args;
 use secrecy::SecretString;
 use serde::{Serialize, de::DeserializeOwned};
 use solehold_api::{
-    admin::{Tenant, TenantList},
+    admin::{ApiKey, KeyList, Tenant, TenantList},
+    leases::{LeaseBody, LeaseHistory, LeaseList},
+    locks::{Lock, LockList},
     page::PageCursor,
     paths,
     problem::ErrorCode,
+    resources::{ResourceBody, ResourceHistory, ResourceList},
+    runners::{Runner, RunnerList},
+    sessions::{Node, NodeList},
+    watch::LeaseEvent,
 };
 use solehold_client::{
     Http, HttpConfig, HttpError, Obstacle,
-    pool::{Answer, Call, Effect, Failure, NoAnswer, Pool, PoolOptions},
+    pool::{Call, Effect, Failure, NoAnswer, Pool, PoolOptions, ServerAnswer},
     transport,
 };
 pub use solehold_client::{
@@ -41,7 +47,6 @@ const CONNECTIONS: PoolOptions = PoolOptions {
     effect,
 };
 
-/// Which program the requests go to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Peer {
     #[default]
@@ -50,7 +55,6 @@ pub enum Peer {
 }
 
 impl Peer {
-    /// The option that names it.
     fn option(self) -> &'static str {
         match self {
             Self::Server => "--server",
@@ -122,7 +126,7 @@ impl ServerArgs {
 
     /// The client that keeps sessions.
     pub fn authority(&self) -> CommandResult<Http> {
-        Http::new(self.config()?).map_err(odd_key)
+        Http::new(self.config()?).map_err(unusable)
     }
 
     fn config(&self) -> CommandResult<HttpConfig> {
@@ -150,7 +154,6 @@ impl ServerArgs {
         given(&self.server).unwrap_or_else(|| DEFAULT.to_owned())
     }
 
-    /// The servers, one by one.
     pub fn urls(&self) -> CommandResult<Vec<Url>> {
         let urls = transport::server_urls([self.servers()]);
         urls.map_err(|error| CommandError::usage(format!("{}: {error}", self.peer.option())))
@@ -169,9 +172,14 @@ impl ServerArgs {
     }
 }
 
-/// Server and certificates have been checked, so what is left is the key.
-fn odd_key(error: HttpError) -> CommandError {
-    CommandError::usage(error.to_string()).hint("check --api-key or SOLEHOLD_API_KEY")
+/// Servers and certificates have been checked before, under the names of their options.
+fn unusable(error: HttpError) -> CommandError {
+    match error {
+        HttpError::ApiKey => {
+            CommandError::usage(error.to_string()).hint("check --api-key or SOLEHOLD_API_KEY")
+        }
+        error => CommandError::broken(error.to_string()),
+    }
 }
 
 /// An empty flag or variable counts as not given.
@@ -179,7 +187,6 @@ fn given(text: &Option<String>) -> Option<String> {
     text.clone().filter(|text| !text.is_empty())
 }
 
-/// The error for a request that reached no server.
 pub fn unreachable(why: impl Into<String>, obstacle: Option<Obstacle>) -> CommandError {
     let failure = CommandError::new(ErrorCode::Unavailable, why).caused_by(obstacle.map(Cause::Server));
     with_hint(failure, Peer::Server)
@@ -240,24 +247,39 @@ pub struct Client {
 /// The parameters of a query string; those without a value are left out.
 pub type Query<'a> = &'a [(&'static str, Option<String>)];
 
-/// One page of a list.
 pub trait Page: DeserializeOwned {
     type Item;
     /// The items, and where the next page begins.
     fn into_parts(self) -> (Vec<Self::Item>, Option<PageCursor>);
 }
 
-impl Page for TenantList {
-    type Item = Tenant;
-    fn into_parts(self) -> (Vec<Tenant>, Option<PageCursor>) {
-        (self.tenants, self.next)
-    }
+macro_rules! pages {
+    ($($page:ident { $items:ident: $item:ident })*) => {$(
+        impl Page for $page {
+            type Item = $item;
+            fn into_parts(self) -> (Vec<$item>, Option<PageCursor>) {
+                (self.$items, self.next)
+            }
+        }
+    )*};
+}
+
+pages! {
+    KeyList { keys: ApiKey }
+    LeaseHistory { events: LeaseEvent }
+    LeaseList { leases: LeaseBody }
+    LockList { locks: Lock }
+    NodeList { nodes: Node }
+    ResourceHistory { events: LeaseEvent }
+    ResourceList { resources: ResourceBody }
+    RunnerList { runners: Runner }
+    TenantList { tenants: Tenant }
 }
 
 impl Client {
     pub fn new(args: &ServerArgs) -> CommandResult<Self> {
         let config = args.config()?;
-        let pool = Pool::new(&config, CONNECTIONS).map_err(odd_key)?;
+        let pool = Pool::new(&config, CONNECTIONS).map_err(unusable)?;
         Ok(Self { pool, timeout: config.request_timeout, peer: args.peer })
     }
 
@@ -368,7 +390,7 @@ impl Client {
         call
     }
 
-    fn parsed<T: DeserializeOwned>(&self, answer: Result<Answer, Vec<Failure>>) -> CommandResult<T> {
+    fn parsed<T: DeserializeOwned>(&self, answer: Result<ServerAnswer, Vec<Failure>>) -> CommandResult<T> {
         let answer = answer.map_err(|failures| self.summed_up(failures))?;
         answer.json().map_err(|error| {
             let message = format!("{} gave an unexpected answer ({error})", answer.base);

@@ -30,26 +30,34 @@ use crate::{
 /// How long `serve` waits for its store, unless told otherwise.
 const STORE_WAIT: Duration = Duration::from_secs(60);
 
-/// All that `serve` needs to know.
 #[derive(Debug)]
 pub struct Settings {
-    /// How the server runs.
     pub server: ServerConfig,
-    /// Where it keeps its rows.
     pub store: StoreChoice,
-    /// How the store is opened.
     pub store_options: StoreOptions,
     /// How long to wait for the store at the start.
     pub store_wait: Duration,
-    /// What it logs.
     pub log: LogConfig,
-    /// Warnings.
     pub warnings: Vec<String>,
 }
 
+/// A warning for each unknown variable, with the one that may be meant.
+fn unknown(variables: &Variables) -> impl Iterator<Item = (String, bool)> {
+    variables.strangers(layer::VARIABLES).map(|(name, meant)| {
+        let is_close = meant.is_some();
+        let meant = meant.map_or_else(String::new, |known| format!("; is {known} meant?"));
+        (format!("{name} is set, and nothing reads it{meant}"), is_close)
+    })
+}
+
+/// A warning for each unknown variable that is close to a known one: others may be of other programs.
+pub fn misspelt(variables: &Variables) -> impl Iterator<Item = String> {
+    unknown(variables).filter(|(_, is_close)| *is_close).map(|(warning, _)| warning)
+}
+
 /// Reads the configuration: `flags` over the variables over `file`.
-pub fn load(flags: Layer, file: Option<&Path>, mut variables: Variables) -> CommandResult<Settings> {
-    let environment = Layer::from_variables(&mut variables)?;
+pub fn load(flags: Layer, file: Option<&Path>, variables: &Variables) -> CommandResult<Settings> {
+    let environment = Layer::from_variables(variables)?;
     let variable = variables.get::<std::path::PathBuf>("SOLEHOLD_CONFIG")?;
     let bootstrap = variables.get::<String>("SOLEHOLD_BOOTSTRAP_KEY")?;
     let file = match file.or(variable.as_deref()) {
@@ -59,7 +67,7 @@ pub fn load(flags: Layer, file: Option<&Path>, mut variables: Variables) -> Comm
     let layer = flags.over(environment)?.over(file)?;
     let mut settings = settle(layer)?;
     settings.server.bootstrap_key = bootstrap.map(SecretString::from);
-    settings.warnings = variables.unknown();
+    settings.warnings = unknown(variables).map(|(warning, _)| warning).collect();
     Ok(settings)
 }
 
@@ -72,7 +80,6 @@ fn read_file(path: &Path) -> CommandResult<Layer> {
     config::load(path, |_| {}, checked).map_err(|error| CommandError::usage(error.to_string()))
 }
 
-/// Fills in the server's defaults.
 fn settle(layer: Layer) -> CommandResult<Settings> {
     let store = StoreChoice::given(layer.data_dir.as_deref(), layer.engine.as_ref());
     let mut store_options = layer.store_options().map_err(CommandError::usage)?;

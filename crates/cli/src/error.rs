@@ -8,10 +8,8 @@ use solehold_engine::{EngineError, store::StoreError};
 
 use crate::exit::Exit;
 
-/// Why a command failed.
 #[derive(Debug, Clone)]
 pub struct CommandError {
-    /// How the command ends.
     pub exit: Exit,
     /// What happened, to what, and what to do, in one line.
     pub message: String,
@@ -21,7 +19,6 @@ pub struct CommandError {
     pub cause: Option<Cause>,
 }
 
-/// What stands in the way of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Cause {
     /// Of a server that is asked.
@@ -53,8 +50,19 @@ impl From<ValueError> for String {
     }
 }
 
-/// What a command comes to.
 pub type CommandResult<T = ()> = Result<T, CommandError>;
+
+/// Says what was being done when it failed.
+pub trait Doing {
+    #[must_use]
+    fn doing(self, what: impl Display) -> Self;
+}
+
+impl<T> Doing for CommandResult<T> {
+    fn doing(self, what: impl Display) -> Self {
+        self.map_err(|failure| failure.doing(what))
+    }
+}
 
 impl CommandError {
     /// A failure that the code alone tells all about.
@@ -68,7 +76,6 @@ impl CommandError {
         Self::new(ErrorCode::BadRequest, message)
     }
 
-    /// Something broke.
     pub fn broken(message: impl Into<String>) -> Self {
         Self::new(ErrorCode::Internal, message)
     }
@@ -85,7 +92,6 @@ impl CommandError {
         Self { message: format!("cannot {what}: {}", self.message), ..self }
     }
 
-    /// Says what to do.
     #[must_use]
     pub fn hint(self, hint: impl Display) -> Self {
         Self { message: format!("{}; {hint}", self.message), ..self }

@@ -4,23 +4,19 @@ use solehold_api::problem::ErrorCode;
 
 /// One row per code: its name in Rust, its number, what it means.
 macro_rules! exits {
-    ($($(#[$doc:meta])* $exit:ident $code:literal $meaning:literal;)*) => {
-        /// How a command ended.
+    ($($exit:ident $code:literal $meaning:literal;)*) => {
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub enum Exit {
-            $($(#[$doc])* $exit,)*
+            $(#[doc = $meaning] $exit,)*
         }
 
         impl Exit {
-            /// All of them, in the order above.
             pub const ALL: &[Self] = &[$(Self::$exit),*];
 
-            /// The number that the shell sees.
             pub fn code(self) -> u8 {
                 match self { $(Self::$exit => $code,)* }
             }
 
-            /// What it means, in a line.
             pub fn meaning(self) -> &'static str {
                 match self { $(Self::$exit => $meaning,)* }
             }
@@ -29,39 +25,22 @@ macro_rules! exits {
 }
 
 exits! {
-    /// All went well.
     Done 0 "done";
-    /// An unexpected error.
     Failed 1 "failed for another reason than those below";
-    /// The arguments or the configuration make no sense.
     Usage 2 "bad usage or configuration; nothing was done";
-    /// Understood, and refused.
     Refused 3 "refused: held, held back, lost, not yours, in use, not empty, ...; nothing was done";
-    /// No such thing.
     NotFound 4 "not found: no such lease, resource, runner, session or key";
-    /// Not available now, or the outcome is unknown.
     Unavailable 5 "unavailable or unknown: server, store, port or data folder; try again";
-    /// The key does not allow it.
     Unauthorized 6 "no valid key, or one that may not do this";
-    /// As [`Exit::Failed`].
     NotRunFailed 101 "run, lock: solehold failed; the command was not run, or was killed";
-    /// As [`Exit::Usage`].
     NotRunUsage 102 "run, lock: bad usage; the command was not run";
-    /// As [`Exit::Refused`].
     NotRunRefused 103 "run, lock: held by another, or refused; the command was not run";
-    /// As [`Exit::NotFound`].
     NotRunNotFound 104 "run, lock: not found; the command was not run";
-    /// As [`Exit::Unavailable`].
     NotRunUnavailable 105 "run, lock: the server does not answer; the command was not run";
-    /// As [`Exit::Unauthorized`].
     NotRunUnauthorized 106 "run, lock: no valid key; the command was not run";
-    /// The work was not finished under the lease.
     LeaseLost 107 "run, lock: the lease was lost or ran out; the command was ended";
-    /// As shells say it.
     NotExecutable 126 "run, lock: the command is not executable";
-    /// As shells say it.
     NoCommand 127 "run, lock: there is no such command";
-    /// Stopped from outside.
     Interrupted 130 "interrupted by a signal before it was done";
 }
 
@@ -123,7 +102,6 @@ impl From<ErrorCode> for Exit {
     }
 }
 
-/// The table of `--help`.
 pub fn table() -> String {
     let rows = Exit::ALL.iter().map(|exit| format!("\n  {:>3}  {}", exit.code(), exit.meaning()));
     format!("Exit codes:{}", rows.collect::<String>())

@@ -27,7 +27,7 @@ pub struct GlobalArgs {
 impl GlobalArgs {
     /// The log settings of commands other than `serve`, which has a configuration file.
     pub fn logs(&self, default_level: &str) -> CommandResult<LogConfig> {
-        let mut variables: Variables = std::env::vars_os().collect();
+        let variables: Variables = std::env::vars_os().collect();
         let level = self.log_level.clone().or(variables.get("SOLEHOLD_LOG_LEVEL")?);
         let format = self.log_format.or(variables.get("SOLEHOLD_LOG_FORMAT")?);
         Ok(LogConfig {

@@ -62,7 +62,7 @@ pub fn main() -> ! {
     // `serve` says it in its log.
     if !matches!(cli.command, Command::Serve(_)) {
         let variables: config::Variables = std::env::vars_os().collect();
-        variables.misspelt().for_each(|warning| output::note(format!("warning: {warning}")));
+        config::misspelt(&variables).for_each(|warning| output::note(format!("warning: {warning}")));
     }
     let json = cli.global.json;
     let runs_a_command = cli.command.runs_a_command();

@@ -34,17 +34,14 @@ impl std::str::FromStr for LogFormat {
     }
 }
 
-/// What is logged and how.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogConfig {
     /// A level, or directives as in `info,solehold_engine=debug`.
     pub level: String,
-    /// What a line looks like.
     pub format: LogFormat,
 }
 
 impl LogConfig {
-    /// Checks the level.
     pub fn filter(&self) -> Result<EnvFilter, ValueError> {
         EnvFilter::try_new(&self.level).map_err(|error| {
             let level = &self.level;

@@ -1,12 +1,16 @@
 //! Printing: tables for people, JSON for programs, and silence when the reader has gone away.
 
-use std::io::{self, IsTerminal, Write};
+use std::{
+    collections::BTreeMap,
+    io::{self, IsTerminal, Write},
+};
 
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets::NOTHING};
 use serde::Serialize;
 
 use crate::{
     error::{CommandError, CommandResult},
+    global::GlobalArgs,
     human::one_line,
 };
 
@@ -44,6 +48,33 @@ pub fn json(document: &impl Serialize) -> CommandResult {
 pub fn json_line(document: &impl Serialize) -> CommandResult {
     let text = serde_json::to_string(document);
     line(text.map_err(|error| CommandError::broken(format!("cannot write JSON: {error}")))?)
+}
+
+/// Prints the document for programs, or the text for people.
+pub fn show(global: &GlobalArgs, document: &impl Serialize, text: impl FnOnce() -> String) -> CommandResult {
+    if global.json {
+        return json(document);
+    }
+    let text = text();
+    if text.ends_with('\n') { print(&text) } else { line(text) }
+}
+
+/// Prints a list: under its name for programs, as a table for people, or that there is nothing to show.
+pub fn list<T: Serialize>(
+    global: &GlobalArgs,
+    name: &str,
+    items: &[T],
+    none: &str,
+    table: impl FnOnce(&[T]) -> String,
+) -> CommandResult {
+    if global.json {
+        return json(&BTreeMap::from([(name, items)]));
+    }
+    if items.is_empty() {
+        note(none);
+        return Ok(());
+    }
+    print(&table(items))
 }
 
 /// A note to the user, on stderr: not part of the output.

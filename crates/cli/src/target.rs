@@ -10,9 +10,7 @@ use crate::error::ValueError;
 /// A resource, written `kind/key`: everything after the first slash is the key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ResourceArg {
-    /// What sort of thing.
     pub kind: String,
-    /// Which one of that sort.
     pub key: String,
 }
 
@@ -42,9 +40,7 @@ impl fmt::Display for ResourceArg {
 /// A lease: by its id, or by the resource that it is on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LeaseArg {
-    /// The lease of this id.
     Id(Uuid),
-    /// The lease on this resource.
     On(ResourceArg),
 }
 

@@ -16,81 +16,53 @@ use crate::{
 /// A lease: one shape for all commands, though the server has several.
 #[derive(Debug, Clone, Serialize)]
 pub struct LeaseView {
-    /// The identity of the grant.
     pub lease_id: Uuid,
-    /// Whose resource it is.
     pub tenant: String,
-    /// What sort of thing it is.
     pub kind: String,
-    /// Which one of that sort.
     pub key: String,
-    /// Who holds it.
     pub holder: String,
-    /// The fencing token; none while it is pending.
+    /// None while it is pending.
     pub token: Option<u64>,
-    /// The session that it is attached to, if not one of its own.
     pub session_id: Option<Uuid>,
-    /// How it stands.
     pub status: LeaseStatus,
-    /// When it was granted.
     pub acquired_at: Timestamp,
-    /// When it was last renewed.
     pub renewed_at: Option<Timestamp>,
-    /// When it runs out by the store's clock.
+    /// By the store's clock.
     pub expires_at: Timestamp,
-    /// How long it has left.
     pub ttl_ms: u64,
-    /// What its last heartbeat told.
     pub stats: BTreeMap<String, Value>,
 }
 
-impl From<leases::LeaseBody> for LeaseView {
-    fn from(lease: leases::LeaseBody) -> Self {
-        Self {
-            lease_id: lease.lease_id,
-            tenant: lease.tenant,
-            kind: lease.kind,
-            key: lease.key,
-            holder: lease.holder,
-            token: lease.token,
-            session_id: lease.session_id,
-            status: lease.status,
-            acquired_at: lease.acquired_at,
-            renewed_at: lease.renewed_at,
-            expires_at: lease.expires_at,
-            ttl_ms: lease.ttl_ms,
-            stats: lease.stats,
+macro_rules! views {
+    ($($lease:ty),*) => {$(
+        impl From<$lease> for LeaseView {
+            fn from(lease: $lease) -> Self {
+                Self {
+                    lease_id: lease.lease_id,
+                    tenant: lease.tenant,
+                    kind: lease.kind,
+                    key: lease.key,
+                    holder: lease.holder,
+                    token: lease.token.into(),
+                    session_id: lease.session_id,
+                    status: lease.status,
+                    acquired_at: lease.acquired_at,
+                    renewed_at: lease.renewed_at,
+                    expires_at: lease.expires_at,
+                    ttl_ms: lease.ttl_ms,
+                    stats: lease.stats,
+                }
+            }
         }
-    }
+    )*};
 }
-
-impl From<resources::HeldLease> for LeaseView {
-    fn from(lease: resources::HeldLease) -> Self {
-        Self {
-            lease_id: lease.lease_id,
-            tenant: lease.tenant,
-            kind: lease.kind,
-            key: lease.key,
-            holder: lease.holder,
-            token: Some(lease.token),
-            session_id: lease.session_id,
-            status: lease.status,
-            acquired_at: lease.acquired_at,
-            renewed_at: lease.renewed_at,
-            expires_at: lease.expires_at,
-            ttl_ms: lease.ttl_ms,
-            stats: lease.stats,
-        }
-    }
-}
+views!(leases::LeaseBody, resources::HeldLease);
 
 /// What an acquire or renewal got: the lease, and what the former holder left.
 #[derive(Debug, Clone, Serialize)]
 pub struct GrantView {
-    /// The lease.
     #[serde(flatten)]
     pub lease: LeaseView,
-    /// What the former holder left.
     pub state: Option<resources::StateDocument>,
     /// The revision as of which this is so.
     pub revision: u64,
@@ -100,15 +72,12 @@ pub struct GrantView {
 
 impl From<resources::GrantBody> for GrantView {
     fn from(grant: resources::GrantBody) -> Self {
-        let state = grant.state;
-        let revision = grant.revision;
-        let repeated = grant.repeated;
-        Self { lease: grant.lease.into(), state, revision, repeated }
+        let resources::GrantBody { lease, state, revision, repeated, .. } = grant;
+        Self { lease: lease.into(), state, revision, repeated }
     }
 }
 
 impl LeaseView {
-    /// As people write it.
     pub fn resource(&self) -> String {
         format!("{}/{}", self.kind, self.key)
     }

@@ -23,18 +23,14 @@ const CHANGE_MAX: Duration = Duration::from_secs(10);
 /// Why a runner's assignments cannot be read, or its status cannot be set.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AssignmentError {
-    /// The server does not know assignments.
     #[error("the server is of an older version and assigns nothing")]
     Unsupported,
-    /// The server refused.
     #[error(transparent)]
     Refused(#[from] RefusalReason),
-    /// There is no answer.
     #[error(transparent)]
     Authority(#[from] AuthorityError),
 }
 
-/// How to get a resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Want {
     /// It is free, or will be.

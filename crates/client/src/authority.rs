@@ -31,9 +31,7 @@ pub const LOCK_KIND: &str = "lock";
 /// A thing that one holder at a time may work on. The authority knows its tenant.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ResourceName {
-    /// What sort of thing.
     pub kind: Name,
-    /// Which one of that sort.
     pub key: Name,
 }
 
@@ -58,7 +56,6 @@ impl fmt::Display for ResourceName {
     }
 }
 
-/// A text that is not a valid name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the {what} {why}")]
 pub struct BadName {
@@ -73,9 +70,7 @@ pub(crate) fn checked(what: &'static str, text: impl AsRef<str>) -> Result<Name,
 /// An acquire. The lease will be attached to the session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AcquireRequest {
-    /// What is asked for.
     pub resource: ResourceName,
-    /// Who asks.
     pub holder: Name,
     /// The session that keeps the lease.
     pub session: SessionId,
@@ -88,15 +83,12 @@ pub struct AcquireRequest {
 /// A lease that is held, as its holder proves it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HeldLease {
-    /// What is held.
     pub resource: ResourceName,
     /// The identity of the grant.
     pub lease: LeaseId,
-    /// Its fencing token.
     pub token: Token,
 }
 
-/// A write of the state document.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StateWrite {
     /// Above the stored one under the same token (rule 17).
@@ -105,10 +97,8 @@ pub struct StateWrite {
     pub document: Value,
 }
 
-/// The state document of a resource.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StateDocument {
-    /// The document.
     pub document: Value,
     /// The token that it was written under.
     pub token: Token,
@@ -116,13 +106,11 @@ pub struct StateDocument {
     pub sequence: u64,
 }
 
-/// An opening of a session.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Opening {
     /// The caller's choice: a repeat, even one that arrives after others, finds the session instead of opening another
     /// that supersedes it.
     pub id: SessionId,
-    /// Whose session.
     pub holder: Name,
     /// How long a heartbeat keeps it alive.
     pub ttl: Duration,
@@ -133,35 +121,28 @@ pub struct Opening {
     pub follows: Option<SessionId>,
 }
 
-/// One of the operations that are sent together.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Operation {
-    /// Acquire a resource.
     Acquire(AcquireRequest),
     /// Renew a lease, and with it the session that it is attached to.
     Renew(HeldLease),
-    /// Release a lease.
     Release {
-        /// The lease.
         held: HeldLease,
         /// The last state document, for the next holder.
         state: Option<StateWrite>,
     },
 }
 
-/// What an operation came to.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Completion {
     /// A lease was granted or renewed.
     Held(GrantedLease),
-    /// It was released.
     Released,
 }
 
 /// A lease as its holder learns of it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct GrantedLease {
-    /// The lease.
     pub held: HeldLease,
     /// How long it has left, by the authority.
     pub ttl_left: Duration,
@@ -178,7 +159,6 @@ pub struct GrantedLease {
 /// The holder of a lease is asked to release it, for the next one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HandOver {
-    /// The next holder.
     pub to: String,
     /// How long the next holder waits. After that the present one keeps the lease.
     pub within: Duration,
@@ -187,7 +167,6 @@ pub struct HandOver {
 /// The answer when a session was opened or renewed: everything attached to it, as of a revision.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Beat {
-    /// The session.
     pub session: SessionId,
     /// How long it has left, by the authority.
     pub ttl_left: Duration,
@@ -211,7 +190,6 @@ pub struct Beat {
 /// Most events that are read to find out which lease came before a grant; only the newest that names a token counts.
 pub(crate) const EVENTS_BEFORE_GRANT_MAX: usize = 32;
 
-/// How one heartbeat is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HeartbeatAttempt {
     /// How long it may take in all.
@@ -236,26 +214,21 @@ pub type Attributes = serde_json::Map<String, Value>;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{detail}")]
 pub struct RefusalReason {
-    /// What programs look at.
     pub code: ErrorCode,
     /// What happened, to what, and what to do.
     pub detail: String,
-    /// Who holds the resource now.
     pub holder: Option<Box<str>>,
     /// The token of the present or last grant.
     pub token: Option<Token>,
     /// Asking again before this time has passed is of no use, unless the holder releases it.
     pub retry_after: Option<Duration>,
-    /// What was wrong with the request itself.
     pub wrong: Option<Box<WrongRequest>>,
 }
 
 /// What was wrong with a request that was refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WrongRequest {
-    /// Every field that is wrong.
     pub errors: Vec<FieldError>,
-    /// The limit that was exceeded.
     pub limit: Option<Limit>,
 }
 
@@ -303,7 +276,6 @@ pub enum Obstacle {
     WrongScheme,
     /// No authority that is known here vouches for the server's certificate.
     Untrusted,
-    /// No connection could be made.
     NoServer,
 }
 
@@ -330,7 +302,6 @@ pub enum AuthorityError {
     /// Nothing was done: the authority was reached, and refuses this client, such as for its key.
     #[error("the authority refuses this client: {why}")]
     Denied {
-        /// What it said.
         why: String,
         /// Asking again before this time has passed is of no use.
         retry_after: Option<Duration>,
@@ -354,7 +325,6 @@ impl AuthorityError {
         }
     }
 
-    /// What happened.
     pub fn why(&self) -> &str {
         match self {
             Self::Unreachable { why, .. } | Self::Denied { why, .. } | Self::Unknown(why) => why,
@@ -444,7 +414,6 @@ pub trait Authority: Send + Sync + 'static {
         None
     }
 
-    /// All live sessions.
     async fn nodes(&self) -> Result<Vec<Node>, AuthorityError>;
 
     /// The longest that one call of [`acquire_waiting`](Self::acquire_waiting) may wait.

@@ -7,11 +7,9 @@ pub trait Chance: Send + Sync + 'static {
     /// A number from 0 up to, but not including, 1.
     fn unit(&self) -> f64;
 
-    /// A unique id.
     fn id(&self) -> Uuid;
 }
 
-/// The machine's own chance.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct MachineChance;
 

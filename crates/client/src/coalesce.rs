@@ -58,7 +58,6 @@ impl QueuedOperation {
     }
 }
 
-/// Gathers operations and sends them together.
 #[derive(Debug)]
 pub struct Coalescer {
     acquires: mpsc::Sender<QueuedOperation>,
@@ -98,7 +97,6 @@ impl Coalescer {
     }
 }
 
-/// One lane, for ever.
 async fn run(authority: Arc<dyn Authority>, mut queue: mpsc::Receiver<QueuedOperation>) {
     let mut waiting: Vec<QueuedOperation> = Vec::new();
     let mut flights = JoinSet::new();

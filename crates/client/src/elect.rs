@@ -7,7 +7,6 @@ use crate::{
     session::{AcquireError, ClientSession, Guard},
 };
 
-/// The kind of a role among resources.
 pub const ROLE_KIND: &str = "role";
 /// How long a candidate waits in line before it stands again.
 const TERM_WAIT: Duration = Duration::from_secs(3_600);

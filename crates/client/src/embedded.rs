@@ -35,7 +35,6 @@ use crate::{
 
 /// The tenant of those who name none, as a server without keys has it.
 const TENANT_DEFAULT: &str = "default";
-/// Holders that are read at once.
 const PAGE: usize = 1_000;
 
 /// The engine in this process.
@@ -86,7 +85,6 @@ impl Embedded {
         Self { tenant, ..self }
     }
 
-    /// The engine.
     pub fn engine(&self) -> &Engine {
         &self.engine
     }
@@ -118,7 +116,7 @@ impl Embedded {
             holder: ask.holder.clone(),
             tenure: AskedTenure::Session(ask.session),
             request: Some(ask.request.clone()),
-            attributes: attributes(&ask.attributes)?,
+            attributes: document("attributes", &ask.attributes)?,
             undeclared: Undeclared::Allow,
             wait: None,
             holds_at_most: None,
@@ -181,16 +179,13 @@ impl Embedded {
     }
 }
 
-/// What is kept with a lease, as core keeps it; what a server makes of no attributes is the same.
-fn attributes(attributes: &Attributes) -> Result<Document, RefusalReason> {
-    to_document("attributes", attributes).map_err(|fault| RefusalReason::from(Problem::from(fault)))
+/// A document as core keeps it.
+fn document(field: &'static str, value: &impl serde::Serialize) -> Result<Document, RefusalReason> {
+    to_document(field, value).map_err(|fault| Problem::from(fault).into())
 }
 
-/// What was written, as core keeps it.
 fn write(write: &StateWrite) -> Result<command::StateWrite, RefusalReason> {
-    let document =
-        to_document("state", &write.document).map_err(|fault| RefusalReason::from(Problem::from(fault)))?;
-    Ok(command::StateWrite { sequence: write.sequence, document })
+    Ok(command::StateWrite { sequence: write.sequence, document: document("state", &write.document)? })
 }
 
 fn outcome(answered: Result<Outcome, EngineError>) -> Reply<Answer> {
@@ -254,16 +249,10 @@ fn done(answer: Answer, slack: Duration) -> Result<Completion, AuthorityError> {
     }
 }
 
-fn told(metrics: &Metrics) -> Result<Option<Document>, RefusalReason> {
-    let document =
-        to_document("metrics", metrics).map_err(|fault| RefusalReason::from(Problem::from(fault)))?;
-    Ok(Some(document))
-}
-
 #[async_trait]
 impl Authority for Embedded {
     async fn open(&self, opening: &Opening) -> Reply<Beat> {
-        let metrics = match told(&opening.metrics) {
+        let metrics = match document("metrics", &opening.metrics) {
             Ok(metrics) => metrics,
             Err(refusal) => return Ok(Err(refusal)),
         };
@@ -275,7 +264,7 @@ impl Authority for Embedded {
             fenced: false,
             follows: opening.follows,
             registration: None,
-            metrics,
+            metrics: Some(metrics),
         });
         self.session(command).await
     }
@@ -287,11 +276,12 @@ impl Authority for Embedded {
         sealed_cursor: Option<&str>,
         attempt: HeartbeatAttempt,
     ) -> Reply<Beat> {
-        let metrics = match told(metrics) {
+        let metrics = match document("metrics", metrics) {
             Ok(metrics) => metrics,
             Err(refusal) => return Ok(Err(refusal)),
         };
-        let command = Command::Heartbeat { tenant: self.tenant.clone(), session, holder: None, metrics };
+        let command =
+            Command::Heartbeat { tenant: self.tenant.clone(), session, holder: None, metrics: Some(metrics) };
         let slow = |_| AuthorityError::Unknown("no answer in time".to_owned());
         let beat = async {
             if let Some(sealed) = sealed_cursor {
@@ -383,7 +373,7 @@ impl Authority for Embedded {
     ) -> Reply<LeaseId> {
         let key = self.key(resource);
         let lease = LeaseId::new(&key, request);
-        let attributes = match attributes(about) {
+        let attributes = match document("attributes", about) {
             Ok(attributes) => attributes,
             Err(refusal) => return Ok(Err(refusal)),
         };

@@ -12,9 +12,7 @@
      it was restored, or an old server came back after a failover"
 )]
 pub struct OlderHistory {
-    /// The highest epoch that was seen.
     pub seen: u64,
-    /// The epoch of the answer.
     pub told: u64,
 }
 

@@ -80,6 +80,8 @@
 //!   holding      Lost,    RefusalReason, AuthorityError ──> GuardError           OlderHistory ──> AuthorityError
 //! ```
 
+#![allow(missing_docs, reason = "fields and variants whose names say everything need no docs")]
+
 /// The code of the guides is compiled as it stands.
 #[cfg(doctest)]
 mod guides {
@@ -117,7 +119,7 @@ pub use elect::{ROLE_KIND, elect};
 #[cfg(feature = "engine")]
 pub use embedded::Embedded;
 pub use history::OlderHistory;
-pub use http::{Http, HttpConfig, HttpError, pool, transport};
+pub use http::{Http, HttpConfig, HttpError, ServerFault, pool, transport};
 pub use locks::{LockConfig, Locks};
 pub use renewer::{Lost, Policy};
 pub use runner::{Assignment, Runner, RunnerConfig};

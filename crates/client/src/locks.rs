@@ -7,14 +7,11 @@ use crate::{
     session::{AcquireError, ClientSession, Guard, OpenError, SessionConfig, wait_in_line},
 };
 
-/// How locks are held and waited for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LockConfig {
     /// How long a lock outlives a holder that stopped renewing it.
     pub ttl: Duration,
-    /// How often it is renewed.
     pub refresh_interval: Duration,
-    /// How long to wait for a lock.
     pub acquire_timeout: Duration,
     /// How often to ask where there is no line to wait in.
     pub poll_interval: Duration,
@@ -54,7 +51,6 @@ pub struct Locks {
 }
 
 impl Locks {
-    /// Opens a session for locks, under that name.
     pub async fn open(
         authority: Arc<dyn Authority>,
         holder: impl Into<String>,
@@ -75,7 +71,6 @@ impl Locks {
         &self.session
     }
 
-    /// How locks are held and waited for.
     pub fn config(&self) -> LockConfig {
         self.config
     }

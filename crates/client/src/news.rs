@@ -23,16 +23,13 @@ use tokio::sync::{Notify, oneshot};
 /// Sessions that wait, each with the revision that it has seen.
 type KnownRevisions = Vec<(SessionId, Revision)>;
 
-/// The answer to a request for news.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct News {
-    /// The sessions whose leases have changed.
     pub sessions: BTreeSet<SessionId>,
     /// Where the next request continues.
     pub cursor: Option<Cursor>,
 }
 
-/// Why a wait for news has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Wakeup {
     /// The session's leases may have changed.
@@ -117,7 +114,6 @@ impl Newsroom {
         Some((known.take(NEWS_SESSIONS_MAX).collect(), waiters.cursor))
     }
 
-    /// Waits until the set of waiting sessions has changed.
     pub(crate) async fn changed(&self) {
         self.shared.changed.notified().await;
     }

@@ -31,11 +31,11 @@ use std::{
 };
 
 use solehold_api::watch::Cursor;
+use solehold_clock::{Backoff, BootTime, deadline::local_deadline};
 use solehold_core::{key::LeaseId, time::Token};
 
 use crate::{
     authority::{Beat, HeldLease, RefusalReason},
-    clock::{Backoff, BootTime, deadline::local_deadline},
     history::{History, OlderHistory},
 };
 
@@ -61,10 +61,8 @@ pub enum Policy {
     Grace(Duration),
 }
 
-/// Why a lease is no longer held.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Lost {
-    /// The authority refused to renew it.
     #[error("the lease is lost: {0}")]
     Refused(RefusalReason),
     /// The authority's set of the session's leases lacks it: an operator or another request ended it.
@@ -79,19 +77,16 @@ pub enum Lost {
     /// One renewal failed, and the policy is to stop then.
     #[error("the lease is lost: a renewal failed ({0})")]
     Failed(String),
-    /// The session was closed by its own program.
     #[error("the lease is lost: its session was closed")]
     Closed,
 }
 
-/// How a session is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Timing {
     /// How long a heartbeat keeps it.
     pub ttl: Duration,
     /// How often to renew, before jitter.
     pub every: Duration,
-    /// What to do when that fails.
     pub policy: Policy,
 }
 
@@ -109,7 +104,6 @@ impl Timing {
         Backoff { first, cap: self.every.min(self.ttl / RETRY_CAP_TTLS) }
     }
 
-    /// When another heartbeat is sent beside one that is not answered.
     fn beside_after(&self) -> Duration {
         (self.every / 3).max(BESIDE_AFTER_MIN).max(self.ttl / BESIDE_AFTER_TTLS)
     }
@@ -132,7 +126,6 @@ impl Timing {
     }
 }
 
-/// A heartbeat that is to be sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SentHeartbeat {
     /// Tells it from others.
@@ -145,7 +138,6 @@ pub struct SentHeartbeat {
     pub beside: u32,
 }
 
-/// What to do now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
     /// Send a heartbeat, and tell how it went. Do not wait for it.
@@ -166,7 +158,6 @@ pub struct Heard {
     pub is_newest: bool,
 }
 
-/// The machine.
 #[derive(Debug, Clone)]
 pub struct Renewer {
     timing: Timing,
@@ -221,7 +212,6 @@ impl Renewer {
         &self.history
     }
 
-    /// How the session is kept.
     pub fn timing(&self) -> Timing {
         self.timing
     }
@@ -246,7 +236,6 @@ impl Renewer {
         if self.has_room() { self.next_beat.min(self.stop_at()) } else { self.stop_at() }
     }
 
-    /// What to do at `now`.
     pub fn poll(&mut self, now: BootTime) -> Step {
         if let Some(lost) = self.poll_lost(now) {
             return Step::Lost(lost.clone());
@@ -342,11 +331,6 @@ impl Renewer {
         }
     }
 
-    /// The program closed the session.
-    pub fn on_closed(&mut self) {
-        self.lost.get_or_insert(Lost::Closed);
-    }
-
     /// A lease was granted; false if it is known by now that it has ended again, that the session is lost, or that the
     /// grant belongs to an older history.
     pub fn granted(&mut self, lease: LeaseId, token: Token, epoch: Option<u64>, now: BootTime) -> bool {
@@ -362,7 +346,6 @@ impl Renewer {
         true
     }
 
-    /// A lease is no longer held, because its holder released it.
     pub fn released(&mut self, lease: LeaseId) {
         self.held.remove(&lease);
     }
@@ -372,7 +355,6 @@ impl Renewer {
         self.has_ended(lease, Cursor { epoch: self.set.0.epoch, revision: token.0 })
     }
 
-    /// Why the session is lost, if it is.
     pub fn lost(&self) -> Option<&Lost> {
         self.lost.as_ref()
     }

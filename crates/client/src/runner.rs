@@ -21,10 +21,11 @@ use tokio::{
     time::sleep,
 };
 
+use solehold_clock::Backoff;
+
 use crate::{
     assignments::{Assigned, AssignmentError, Want},
     authority::ResourceName,
-    clock::Backoff,
     http::Http,
     renewer::Lost,
     session::{AcquireError, ClientSession, Guard, OpenError, SessionConfig},
@@ -33,12 +34,10 @@ use crate::{
 /// Between questions to a server that does not answer, and after something was not granted.
 const AGAIN: Backoff = Backoff { first: Duration::from_millis(100), cap: Duration::from_secs(5) };
 
-/// How a runner takes part.
 #[derive(Debug, Clone)]
 pub struct RunnerConfig {
     /// What it registers with. Name the kinds that it works on; its session's ttl is that of `session`.
     pub runner: RegisterRunner,
-    /// How its session is kept.
     pub session: SessionConfig,
     /// How long the present holder of something that moves here may take to hand it over.
     pub hand_over_within: Duration,
@@ -93,7 +92,6 @@ impl Assignment {
     }
 }
 
-/// A registered runner.
 #[derive(Debug)]
 pub struct Runner {
     http: Arc<Http>,
@@ -102,14 +100,12 @@ pub struct Runner {
 }
 
 impl Runner {
-    /// Registers it and keeps its session.
     pub async fn open(http: Http, config: RunnerConfig) -> Result<Self, OpenError> {
         let http = Arc::new(http.registering(config.runner.clone()));
         let session = ClientSession::open(http.clone(), config.session.clone()).await?;
         Ok(Self { http, session, config })
     }
 
-    /// Its session.
     pub fn session(&self) -> &ClientSession {
         &self.session
     }
@@ -137,7 +133,6 @@ impl Runner {
 type Question = Pin<Box<dyn Future<Output = Result<Assigned, AssignmentError>> + Send>>;
 type Got = Result<(ResourceName, Guard), Lost>;
 
-/// What is worked on.
 struct RunningWork {
     task: tokio::task::Id,
     release: watch::Sender<bool>,
@@ -161,7 +156,6 @@ struct RunnerState {
     wanted: BTreeMap<ResourceName, Getting>,
     is_draining: bool,
     is_released: bool,
-    /// The error that was logged last.
     logged: Option<AssignmentError>,
 }
 

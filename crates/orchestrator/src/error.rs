@@ -24,6 +24,6 @@ impl RunError {
 
 impl From<ConfigError> for RunError {
     fn from(error: ConfigError) -> Self {
-        Self::Usage(error.0)
+        Self::Usage(error.to_string())
     }
 }

@@ -1,13 +1,34 @@
 //! Configuration files in YAML. A mistake is reported with its line and in the words of the file.
 
-use std::{fs, path::Path};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
 
 use serde::de::DeserializeOwned;
 
-/// Why a file cannot be used, with its path and line.
+/// Why a file cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct ConfigError(pub String);
+pub enum ConfigError {
+    /// It cannot be read.
+    #[error("cannot read the configuration file {}: {why}", path.display())]
+    Unreadable {
+        /// Which file.
+        path: PathBuf,
+        /// What the system says.
+        why: String,
+    },
+    /// It is not YAML, or a value in it cannot be used.
+    #[error("{}{}: {message}", path.display(), line.map(|line| format!(":{line}")).unwrap_or_default())]
+    Invalid {
+        /// Which file.
+        path: PathBuf,
+        /// The line, if it is known.
+        line: Option<u64>,
+        /// What is wrong there.
+        message: String,
+    },
+}
 
 /// A value that cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,13 +66,12 @@ pub fn load<File: DeserializeOwned + Default, Settings>(
     change: impl FnOnce(&mut File),
     settle: impl FnOnce(File) -> Result<Settings, InvalidValue>,
 ) -> Result<Settings, ConfigError> {
-    let shown = path.display();
-    let text = fs::read_to_string(path)
-        .map_err(|error| ConfigError(format!("cannot read the configuration file {shown}: {error}")))?;
-    let at = |line: Option<u64>, what| match line {
-        Some(line) => ConfigError(format!("{shown}:{line}: {what}")),
-        None => ConfigError(format!("{shown}: {what}")),
+    let path = path.to_owned();
+    let text = match fs::read_to_string(&path) {
+        Ok(text) => text,
+        Err(error) => return Err(ConfigError::Unreadable { path, why: error.to_string() }),
     };
+    let at = |line, message| ConfigError::Invalid { path: path.clone(), line, message };
     let mut file: File = parse(&text).map_err(|error| at(error.line, error.message))?;
     change(&mut file);
     settle(file).map_err(|invalid| at(invalid.key.and_then(|key| line_of(&text, &key)), invalid.message))

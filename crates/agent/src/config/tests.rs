@@ -6,7 +6,7 @@ fn read(text: &str) -> Result<Settings, String> {
     let mut file = tempfile::NamedTempFile::new().expect("a file");
     file.write_all(text.as_bytes()).expect("written");
     let path = file.path().display().to_string();
-    load(file.path(), |_| {}).map_err(|error| error.0.replace(&path, "agent.yaml"))
+    load(file.path(), |_| {}).map_err(|error| error.to_string().replace(&path, "agent.yaml"))
 }
 
 const LEAST: &str = "worker:\n  command: [sleep, '600']\n";

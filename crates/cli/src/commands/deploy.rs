@@ -8,7 +8,7 @@ use solehold_api::{
 
 use crate::{
     client::{Client, Method},
-    error::{CommandError, CommandResult},
+    error::{CommandError, CommandResult, Doing},
     global::GlobalArgs,
     human::count,
     output::{self, or_dash},
@@ -43,11 +43,9 @@ pub async fn run(command: DeployCommand, client: &Client, global: &GlobalArgs) -
 }
 
 async fn list(client: &Client) -> CommandResult<DeploymentList> {
-    let found = client.get::<DeploymentList>(&paths::deployments(), &[]).await;
-    found.map_err(|failure| failure.doing("list the deployments"))
+    client.get::<DeploymentList>(&paths::deployments(), &[]).await.doing("list the deployments")
 }
 
-/// The group that work is being shifted to.
 async fn present(client: &Client) -> CommandResult<String> {
     let shift = list(client).await?.shift;
     let none = || {
@@ -60,13 +58,10 @@ async fn present(client: &Client) -> CommandResult<String> {
 async fn shift(client: &Client, global: &GlobalArgs, to: String, percent: u32) -> CommandResult {
     let body = PostShift { to: to.clone(), percent };
     let shifted = client.send::<ShiftState>(Method::POST, &paths::deployment_shift(), &body).await;
-    let shifted = shifted.map_err(|failure| failure.doing(format!("shift work to {to}")))?;
-    if global.json {
-        return output::json(&shifted);
-    }
-    output::line(format!(
-        "{to} gets {percent} % of the resources, step by step; see `solehold deploy status`"
-    ))
+    let shifted = shifted.doing(format!("shift work to {to}"))?;
+    output::show(global, &shifted, || {
+        format!("{to} gets {percent} % of the resources, step by step; see `solehold deploy status`")
+    })
 }
 
 async fn status(client: &Client, global: &GlobalArgs) -> CommandResult {

@@ -9,7 +9,7 @@ use solehold_clock::wall_ms;
 
 use crate::{
     client::Client,
-    error::CommandResult,
+    error::{CommandResult, Doing},
     global::GlobalArgs,
     human::{ago, duration_ms},
     output,
@@ -25,8 +25,7 @@ pub struct ExplainArgs {
 pub async fn run(args: ExplainArgs, client: &Client, global: &GlobalArgs) -> CommandResult {
     let resource = args.resource;
     let path = paths::resource_explain(&resource.kind, &resource.key);
-    let found = client.get::<Explanation>(&path, &[]).await;
-    let found = found.map_err(|failure| failure.doing(format!("explain {resource}")))?;
+    let found = client.get::<Explanation>(&path, &[]).await.doing(format!("explain {resource}"))?;
     if global.json {
         return output::json(&found);
     }

@@ -91,7 +91,6 @@ fn lock_name(text: &str) -> Result<String, ValueError> {
     Ok(text.to_owned())
 }
 
-/// Runs the command and returns the exit code.
 pub async fn run(args: RunArgs, server: &ServerArgs) -> CommandResult<u8> {
     hold_and_run(args.lease, args.hold, server).await
 }
@@ -158,7 +157,6 @@ async fn hold_and_run(resource: ResourceArg, args: HoldArgs, server: &ServerArgs
     told(ended, &resource, lost)
 }
 
-/// The arguments that end a session.
 fn close_session(id: SessionId) -> Vec<String> {
     ["session", "close", &id.to_string()].map(str::to_owned).into()
 }

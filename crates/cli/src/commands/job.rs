@@ -3,19 +3,18 @@
 use std::{collections::BTreeMap, num::NonZeroUsize};
 
 use clap::{Args, Subcommand, ValueEnum};
-use serde::Deserialize;
-use serde_json::{Value, json};
+use serde::{Deserialize, de::DeserializeOwned};
+use serde_json::Value;
 
 use crate::{
     client::{Client, Method, Peer, Query, ServerArgs},
-    error::{CommandError, CommandResult},
+    error::{CommandError, CommandResult, Doing},
     global::GlobalArgs,
     output::{self, or_dash},
 };
 
 /// The default of the orchestrator's `http.listen`.
 const DEFAULT: &str = "127.0.0.1:7073";
-/// The most entries of a page.
 const PAGE_MAX: usize = 1_000;
 
 #[derive(Debug, Args)]
@@ -165,37 +164,54 @@ struct Mark {
     at: Option<String>,
 }
 
-/// Runs it.
 pub async fn run(args: JobArgs, server: &ServerArgs, global: &GlobalArgs) -> CommandResult {
     let asked = args.orchestrator.filter(|text| !text.is_empty()).unwrap_or_else(|| DEFAULT.to_owned());
     let peer = Peer::Orchestrator;
     let client = Client::new(&ServerArgs { server: Some(asked), tenant: None, peer, ..server.clone() })?;
     match args.command {
-        JobCommand::Ls { state, limit } => ls(state, limit, &client, global).await,
+        JobCommand::Ls { state, limit } => {
+            let jobs = list(&client, "jobs", &[("state", state.and_then(word))], limit).await;
+            let headings = ["JOB", "KEY", "STATE", "PROGRESS", "CREATED", "REASON"];
+            show_list(
+                jobs,
+                "jobs",
+                "there are no such jobs",
+                global,
+                (headings, &["PROGRESS"]),
+                |job: Job| {
+                    let created = or_dash(job.created_at);
+                    [job.job_id, job.key, job.state, percent(job.progress), created, or_dash(job.reason)]
+                },
+            )
+        }
         JobCommand::Get { job } => get(&job, &client, global).await,
-        JobCommand::Cancel { job } => {
-            let told = format!("asked the owner of job {job} to cancel it");
-            steer(&client, global, &["jobs", &job, "cancel"], told).await
+        JobCommand::Cancel { job } => steer(&client, global, ("job", &job), "cancel", "cancel it").await,
+        JobCommand::Retry { job } => steer(&client, global, ("job", &job), "retry", "try it again").await,
+        JobCommand::Letters { limit } => {
+            let letters = list(&client, "letters", &[], limit).await;
+            let table = (["LETTER", "KEY", "STATE", "SINCE", "REASON"], [].as_slice());
+            show_list(letters, "letters", "there are no dead letters", global, table, |letter: Letter| {
+                [letter.letter, letter.key, letter.state, or_dash(letter.since), letter.reason]
+            })
         }
-        JobCommand::Retry { job } => {
-            let told = format!("asked the owner of job {job} to try it again");
-            steer(&client, global, &["jobs", &job, "retry"], told).await
-        }
-        JobCommand::Letters { limit } => letters(limit, &client, global).await,
         JobCommand::Redrive { letter } => {
-            let told = format!("asked the owner of letter {letter} to apply it again");
-            steer(&client, global, &["letters", &letter, "redrive"], told).await
+            steer(&client, global, ("letter", &letter), "redrive", "apply it again").await
         }
         JobCommand::Discard { letter } => {
-            let told = format!("asked the owner of letter {letter} to drop it");
-            steer(&client, global, &["letters", &letter, "discard"], told).await
+            steer(&client, global, ("letter", &letter), "discard", "drop it").await
         }
-        JobCommand::Marks(MarksCommand::Ls { id, limit }) => marks(id, limit, &client, global).await,
+        JobCommand::Marks(MarksCommand::Ls { id, limit }) => {
+            let marks = list(&client, "marks", &[("id", id)], limit).await;
+            let headings = ["JOB", "ID", "TYPE", "PARTITION", "OFFSET", "AT"];
+            let table = (headings, ["PARTITION", "OFFSET"].as_slice());
+            show_list(marks, "marks", "there are no such marks", global, table, |mark: Mark| {
+                [mark.job_id, mark.id, mark.kind, mark.partition, or_dash(mark.offset), or_dash(mark.at)]
+            })
+        }
         JobCommand::Marks(MarksCommand::Clear { id, kind }) => clear(&id, kind, &client, global).await,
     }
 }
 
-/// A path, each part of it encoded.
 fn path(parts: &[&str]) -> String {
     parts.iter().map(|part| format!("/{}", solehold_api::paths::segment(part))).collect()
 }
@@ -227,15 +243,11 @@ async fn list(
     Ok(items)
 }
 
-fn read<T: serde::de::DeserializeOwned>(value: Value) -> CommandResult<T> {
+fn read<T: DeserializeOwned>(value: Value) -> CommandResult<T> {
     serde_json::from_value(value).map_err(|error| {
         let message = format!("the orchestrator gave an unexpected answer ({error})");
         CommandError::broken(message).hint("is it a solehold orchestrator of the same version?")
     })
-}
-
-fn read_all<T: serde::de::DeserializeOwned>(values: Vec<Value>) -> CommandResult<Vec<T>> {
-    values.into_iter().map(read).collect()
 }
 
 fn percent(fraction: f64) -> String {
@@ -246,37 +258,29 @@ fn word(value: impl ValueEnum) -> Option<String> {
     value.to_possible_value().map(|value| value.get_name().to_owned())
 }
 
-async fn ls(
-    state: Option<State>,
-    limit: Option<NonZeroUsize>,
-    client: &Client,
+/// Shows a list, with a row for each entry.
+fn show_list<T: DeserializeOwned, const N: usize>(
+    found: CommandResult<Vec<Value>>,
+    name: &str,
+    none: &str,
     global: &GlobalArgs,
+    table: ([&str; N], &[&str]),
+    row: fn(T) -> [String; N],
 ) -> CommandResult {
-    let query = [("state", state.and_then(word))];
-    let jobs = list(client, "jobs", &query, limit).await;
-    let jobs = jobs.map_err(|failure| failure.doing("list the jobs"))?;
+    let found = found.doing(format!("list the {name}"))?;
     if global.json {
-        return output::json(&json!({ "jobs": jobs }));
+        return output::json(&BTreeMap::from([(name, found)]));
     }
-    if jobs.is_empty() {
-        output::note("there are no such jobs");
+    if found.is_empty() {
+        output::note(none);
         return Ok(());
     }
-    let row = |job: Job| {
-        let created = or_dash(job.created_at);
-        [job.job_id, job.key, job.state, percent(job.progress), created, or_dash(job.reason)]
-    };
-    let rows = read_all::<Job>(jobs)?.into_iter().map(row).collect();
-    output::print(&output::table(
-        ["JOB", "KEY", "STATE", "PROGRESS", "CREATED", "REASON"],
-        &["PROGRESS"],
-        rows,
-    ))
+    let rows = found.into_iter().map(|entry| Ok(row(read(entry)?))).collect::<CommandResult<_>>()?;
+    output::print(&output::table(table.0, table.1, rows))
 }
 
 async fn get(id: &str, client: &Client, global: &GlobalArgs) -> CommandResult {
-    let found = client.get::<Value>(&path(&["jobs", id]), &[]).await;
-    let found = found.map_err(|failure| failure.doing(format!("show job {id}")))?;
+    let found = client.get::<Value>(&path(&["jobs", id]), &[]).await.doing(format!("show job {id}"))?;
     if global.json {
         return output::json(&found);
     }
@@ -309,66 +313,26 @@ async fn get(id: &str, client: &Client, global: &GlobalArgs) -> CommandResult {
     output::print(&format!("job {}\n{facts}\n{stages}", job.job_id))
 }
 
-async fn steer(client: &Client, global: &GlobalArgs, parts: &[&str], told: String) -> CommandResult {
-    let answer = client.call::<Value>(Method::POST, &path(parts), &[], None::<&()>).await;
-    let answer = answer.map_err(|failure| {
-        let (what, id) =
-            (parts.last().copied().unwrap_or_default(), parts.get(1).copied().unwrap_or_default());
-        let kind = if parts.first() == Some(&"jobs") { "job" } else { "letter" };
-        failure.doing(format!("{what} {kind} {id}"))
-    })?;
-    if global.json {
-        return output::json(&answer);
-    }
-    output::line(told)
-}
-
-async fn letters(limit: Option<NonZeroUsize>, client: &Client, global: &GlobalArgs) -> CommandResult {
-    let letters = list(client, "letters", &[], limit).await;
-    let letters = letters.map_err(|failure| failure.doing("list the letters"))?;
-    if global.json {
-        return output::json(&json!({ "letters": letters }));
-    }
-    if letters.is_empty() {
-        output::note("there are no dead letters");
-        return Ok(());
-    }
-    let row =
-        |letter: Letter| [letter.letter, letter.key, letter.state, or_dash(letter.since), letter.reason];
-    let rows = read_all::<Letter>(letters)?.into_iter().map(row).collect();
-    output::print(&output::table(["LETTER", "KEY", "STATE", "SINCE", "REASON"], &[], rows))
-}
-
-async fn marks(
-    id: Option<String>,
-    limit: Option<NonZeroUsize>,
+/// Asks the owner of a job or letter to do something with it.
+async fn steer(
     client: &Client,
     global: &GlobalArgs,
+    (noun, id): (&str, &str),
+    verb: &str,
+    asked: &str,
 ) -> CommandResult {
-    let marks = list(client, "marks", &[("id", id)], limit).await;
-    let marks = marks.map_err(|failure| failure.doing("list the marks"))?;
-    if global.json {
-        return output::json(&json!({ "marks": marks }));
-    }
-    if marks.is_empty() {
-        output::note("there are no such marks");
-        return Ok(());
-    }
-    let row = |mark: Mark| {
-        [mark.job_id, mark.id, mark.kind, mark.partition, or_dash(mark.offset), or_dash(mark.at)]
-    };
-    let rows = read_all::<Mark>(marks)?.into_iter().map(row).collect();
-    let headings = ["JOB", "ID", "TYPE", "PARTITION", "OFFSET", "AT"];
-    output::print(&output::table(headings, &["PARTITION", "OFFSET"], rows))
+    let path = path(&[&format!("{noun}s"), id, verb]);
+    let answer = client.call::<Value>(Method::POST, &path, &[], None::<&()>).await;
+    let answer = answer.doing(format!("{verb} {noun} {id}"))?;
+    output::show(global, &answer, || format!("asked the owner of {noun} {id} to {asked}"))
 }
 
 async fn clear(id: &str, kind: Option<Kind>, client: &Client, global: &GlobalArgs) -> CommandResult {
     let query = [("type", kind.and_then(word))];
     let cleared = client.call::<Value>(Method::DELETE, &path(&["marks", id]), &query, None::<&()>).await;
-    let cleared = cleared.map_err(|failure| failure.doing(format!("clear the marks of {id}")))?;
-    if global.json {
-        return output::json(&cleared);
-    }
+    let cleared = cleared.doing(format!("clear the marks of {id}"))?;
     let count = cleared["cleared"].as_u64().unwrap_or_default();
-    output::line(format!("cleared {count} of {id}: its commands take effect again if they come again"))
+    output::show(global, &cleared, || {
+        format!("cleared {count} of {id}: its commands take effect again if they come again")
+    })
 }

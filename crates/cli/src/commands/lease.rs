@@ -7,21 +7,19 @@ use serde::Serialize;
 use serde_json::{Number, json};
 use solehold_api::{
     batch::{Batch, BatchItem, BatchResults, ReleaseItem, RenewItem},
-    leases::{Envelope, FlatFields, LeaseBody, LeaseHistory, LeaseList, RevokeLease},
-    page::PageCursor,
+    leases::{Envelope, FlatFields, LeaseHistory, LeaseList, RevokeLease},
     paths,
     problem::{ErrorCode, Problem},
     resources::{AcquireResource, GrantBody, HeldLease, ResourceHistory, RevokeResource, RevokedLease},
-    watch::LeaseEvent,
 };
 use uuid::Uuid;
 
 use crate::{
-    client::{Client, Method, Page},
+    client::{Client, Method},
     commands::watch,
-    error::{CommandError, CommandResult},
+    error::{CommandError, CommandResult, Doing},
     global::GlobalArgs,
-    human::{count, duration_ms},
+    human::duration_ms,
     output,
     target::{LeaseArg, ResourceArg},
     times,
@@ -141,52 +139,21 @@ impl ProofArgs {
     }
 }
 
-impl Page for LeaseList {
-    type Item = LeaseBody;
-    fn into_parts(self) -> (Vec<LeaseBody>, Option<PageCursor>) {
-        (self.leases, self.next)
-    }
-}
-
-impl Page for LeaseHistory {
-    type Item = LeaseEvent;
-    fn into_parts(self) -> (Vec<LeaseEvent>, Option<PageCursor>) {
-        (self.events, self.next)
-    }
-}
-
-impl Page for ResourceHistory {
-    type Item = LeaseEvent;
-    fn into_parts(self) -> (Vec<LeaseEvent>, Option<PageCursor>) {
-        (self.events, self.next)
-    }
-}
-
 pub async fn run(command: LeaseCommand, client: &Client, global: &GlobalArgs) -> CommandResult {
     match command {
         LeaseCommand::Ls { kind, holder, site, limit } => {
             let query = [("kind", kind), ("holder", holder), ("site", site)];
             let leases = client.list::<LeaseList>(&paths::leases(), &query, limit).await;
-            let leases = leases.map_err(|failure| failure.doing("list the leases"))?;
+            let leases = leases.doing("list the leases")?;
             let leases: Vec<LeaseView> = leases.into_iter().map(Into::into).collect();
             if leases.is_empty() {
-                client.check_tenant().await.map_err(|failure| failure.doing("list the leases"))?;
+                client.check_tenant().await.doing("list the leases")?;
             }
-            if global.json {
-                return output::json(&json!({ "leases": leases }));
-            }
-            if leases.is_empty() {
-                output::note("no leases are held");
-            }
-            output::print(&if leases.is_empty() { String::new() } else { LeaseView::table(&leases) })
+            output::list(global, "leases", &leases, "no leases are held", LeaseView::table)
         }
         LeaseCommand::Get { lease } => {
-            let found =
-                find(client, &lease).await.map_err(|failure| failure.doing(format!("show {lease}")))?;
-            if global.json {
-                return output::json(&found);
-            }
-            output::print(&format!("{}\n{}", found.resource(), found.facts()))
+            let found = find(client, &lease).await.doing(format!("show {lease}"))?;
+            output::show(global, &found, || format!("{}\n{}", found.resource(), found.facts()))
         }
         LeaseCommand::Acquire(args) => acquire(args, client, global).await,
         LeaseCommand::Renew { lease, proof, ttl } => {
@@ -194,19 +161,10 @@ pub async fn run(command: LeaseCommand, client: &Client, global: &GlobalArgs) ->
             let (kind, key, lease_id) = named(&lease);
             let ProofArgs { token, session, holder } = proof;
             let ttl_ms = ttl.map(millis);
-            let item = RenewItem {
-                kind,
-                key,
-                lease_id,
-                token,
-                session_id: session,
-                holder,
-                ttl_ms,
-                ttl_seconds: None,
-                stats: None,
-            };
+            let item = RenewItem { token, session_id: session, holder, ttl_ms, ..RenewItem::default() };
+            let item = RenewItem { kind, key, lease_id, ..item };
             let result = one(client, &paths::batch_renew(), item).await;
-            match result.map_err(|failure| failure.doing(format!("renew {lease}")))? {
+            match result.doing(format!("renew {lease}"))? {
                 BatchItem::Renewed { lease } => show_grant("renewed", (*lease).into(), global),
                 other => Err(odd(&other)),
             }
@@ -214,11 +172,8 @@ pub async fn run(command: LeaseCommand, client: &Client, global: &GlobalArgs) ->
         LeaseCommand::Release { leases, proof } => release(&leases, &proof, client, global).await,
         LeaseCommand::Revoke { lease, token, fenced, reason } => {
             let revoked = revoke(client, &lease, token, fenced, reason).await;
-            let revoked = revoked.map_err(|failure| failure.doing(format!("revoke {lease}")))?;
-            if global.json {
-                return output::json(&revoked);
-            }
-            output::line(match (revoked.lease_id, revoked.held_back_ms) {
+            let revoked = revoked.doing(format!("revoke {lease}"))?;
+            output::show(global, &revoked, || match (revoked.lease_id, revoked.held_back_ms) {
                 (None, _) => format!("{lease} is not held back any longer: it is free"),
                 (_, 0) => format!("revoked {lease}: it is free"),
                 (_, ms) => format!(
@@ -242,7 +197,7 @@ async fn history(
 ) -> CommandResult {
     // The newest are wanted, and shown in the order in which they happened.
     let query = [("newest_first", Some("true".to_owned()))];
-    let (named, events) = match &lease {
+    let (mut named, events) = match &lease {
         LeaseArg::Id(id) => {
             let path = paths::lease_history(&id.to_string());
             (json!({ "lease_id": id }), client.list::<LeaseHistory>(&path, &query, limit).await)
@@ -253,17 +208,13 @@ async fn history(
             (named, client.list::<ResourceHistory>(&path, &query, limit).await)
         }
     };
-    let mut events = events.map_err(|failure| failure.doing(format!("show the history of {lease}")))?;
+    let mut events = events.doing(format!("show the history of {lease}"))?;
     events.reverse();
     if follow {
         return watch::follow(lease, &events, client, global).await;
     }
-    if global.json {
-        let mut document = named;
-        document["events"] = json!(events);
-        return output::json(&document);
-    }
-    output::print(&watch::table(&events))
+    named["events"] = json!(events);
+    output::show(global, &named, || watch::table(&events))
 }
 
 async fn acquire(args: AcquireArgs, client: &Client, global: &GlobalArgs) -> CommandResult {
@@ -357,8 +308,8 @@ async fn release(
             state: None,
         });
     }
-    let sent = client.send::<BatchResults>(Method::POST, &paths::batch_release(), &Batch { items }).await;
-    let results = sent.map_err(|failure| failure.doing(format!("release {}", leases[0])))?.results;
+    let results = client.send::<BatchResults>(Method::POST, &paths::batch_release(), &Batch { items }).await;
+    let results = results.doing(format!("release {}", leases[0]))?.results;
     let mut failed = None;
     for (lease, result) in leases.iter().zip(results) {
         let error = match result {
@@ -402,9 +353,4 @@ fn named(lease: &LeaseArg) -> (Option<String>, Option<String>, Option<Uuid>) {
 
 fn millis(time: Duration) -> Number {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX).into()
-}
-
-/// `3 leases are held`.
-pub fn held(number: usize) -> String {
-    format!("{} held", count(number, "lease"))
 }

@@ -1,39 +1,22 @@
 //! `solehold lock ls`: who holds which lock, and who waits for it.
 
-use serde_json::json;
 use solehold_api::{
     locks::{Lock, LockList},
-    page::PageCursor,
     paths,
 };
 
 use crate::{
-    client::{Client, Page},
-    error::CommandResult,
+    client::Client,
+    error::{CommandResult, Doing},
     global::GlobalArgs,
     human::duration_ms,
     output::{self, or_dash},
 };
 
-impl Page for LockList {
-    type Item = Lock;
-    fn into_parts(self) -> (Vec<Lock>, Option<PageCursor>) {
-        (self.locks, self.next)
-    }
-}
-
 /// Lists the locks that are held or waited for.
 pub async fn ls(client: &Client, global: &GlobalArgs) -> CommandResult {
-    let locks = client.list::<LockList>(&paths::locks(), &[], None).await;
-    let locks = locks.map_err(|failure| failure.doing("list the locks"))?;
-    if global.json {
-        return output::json(&json!({ "locks": locks }));
-    }
-    if locks.is_empty() {
-        output::note("no locks are held");
-        return Ok(());
-    }
-    output::print(&table(&locks))
+    let locks = client.list::<LockList>(&paths::locks(), &[], None).await.doing("list the locks")?;
+    output::list(global, "locks", &locks, "no locks are held", table)
 }
 
 /// A row for each lock, and below it one for each of the first in line.

@@ -6,15 +6,14 @@ use serde::Serialize;
 use serde_json::json;
 use solehold_api::{
     ops::{Health, Ready},
-    page::PageCursor,
     paths,
     sessions::{Node, NodeList},
 };
 use solehold_core::session::Standing;
 
 use crate::{
-    client::{Client, Page, ServerArgs, Url},
-    error::CommandResult,
+    client::{Client, ServerArgs, Url},
+    error::{CommandResult, Doing},
     global::GlobalArgs,
     human::duration_ms,
     output::{self, or_dash},
@@ -36,13 +35,6 @@ pub enum NodeCommand {
     },
 }
 
-impl Page for NodeList {
-    type Item = Node;
-    fn into_parts(self) -> (Vec<Node>, Option<PageCursor>) {
-        (self.nodes, self.next)
-    }
-}
-
 pub async fn run(command: NodeCommand, server: &ServerArgs, global: &GlobalArgs) -> CommandResult {
     let NodeCommand::Ls { group, limit, replicas } = command;
     if replicas {
@@ -51,17 +43,9 @@ pub async fn run(command: NodeCommand, server: &ServerArgs, global: &GlobalArgs)
     let client = Client::new(server)?;
     // The limit is of those that are shown.
     let asked = limit.filter(|_| group.is_none());
-    let nodes = client.list::<NodeList>(&paths::nodes(), &[], asked).await;
-    let mut nodes = nodes.map_err(|failure| failure.doing("list the nodes"))?;
+    let mut nodes = client.list::<NodeList>(&paths::nodes(), &[], asked).await.doing("list the nodes")?;
     nodes.retain(|node| group.is_none() || node.group == group);
     nodes.truncate(limit.unwrap_or(usize::MAX));
-    if global.json {
-        return output::json(&json!({ "nodes": nodes }));
-    }
-    if nodes.is_empty() {
-        output::note("no nodes are there");
-        return Ok(());
-    }
     let row = |node: &Node| {
         let metrics = serde_json::to_string(&node.metrics).ok().filter(|_| !node.metrics.is_empty());
         [
@@ -75,7 +59,9 @@ pub async fn run(command: NodeCommand, server: &ServerArgs, global: &GlobalArgs)
         ]
     };
     let headings = ["NODE", "GROUP", "STANDING", "LEASES", "WEIGHT", "EXPIRES", "REPORTS"];
-    output::print(&output::table(headings, &["LEASES", "WEIGHT"], nodes.iter().map(row).collect()))
+    output::list(global, "nodes", &nodes, "no nodes are there", |nodes| {
+        output::table(headings, &["LEASES", "WEIGHT"], nodes.iter().map(row).collect())
+    })
 }
 
 /// A replica, as it answers for itself.
@@ -114,9 +100,6 @@ impl Replica {
 async fn list_replicas(server: &ServerArgs, global: &GlobalArgs) -> CommandResult {
     let one = |url: Url| ServerArgs { server: Some(url.to_string()), ..server.clone() };
     let replicas = try_join_all(server.urls()?.into_iter().map(one).map(Replica::ask)).await?;
-    if global.json {
-        return output::json(&json!({ "replicas": replicas }));
-    }
     let row = |replica: &Replica| {
         let state = match (&replica.reason, replica.ready) {
             (None, true) => "ready".to_owned(),
@@ -126,14 +109,12 @@ async fn list_replicas(server: &ServerArgs, global: &GlobalArgs) -> CommandResul
         let part = |part: &Option<String>| or_dash(part.as_ref());
         [replica.server.clone(), part(&replica.node_id), part(&replica.version), part(&replica.engine), state]
     };
-    output::print(&output::table(
-        ["SERVER", "NODE", "VERSION", "ENGINE", "STATE"],
-        &[],
-        replicas.iter().map(row).collect(),
-    ))
+    let headings = ["SERVER", "NODE", "VERSION", "ENGINE", "STATE"];
+    output::show(global, &json!({ "replicas": replicas }), || {
+        output::table(headings, &[], replicas.iter().map(row).collect())
+    })
 }
 
-/// The status of a session, in one word.
 pub fn word(standing: Standing) -> &'static str {
     match standing {
         Standing::Current => "current",

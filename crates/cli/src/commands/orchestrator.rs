@@ -117,7 +117,13 @@ pub async fn run(args: OrchestratorArgs, server: &ServerArgs, global: &GlobalArg
         Some(Other::BeginAnew { config, force }) => {
             quiet()?;
             let begun = orchestrator::begin_anew(&config, flags, force).await.map_err(command_error)?;
-            return show_begun(&begun, global);
+            let BegunAnew { topic, group, partitions, dead, parked } = &begun;
+            return output::show(global, &begun, || {
+                format!(
+                    "{partitions} partitions of {topic} start at their first command, in group {group}\n\
+                     kept letters of the former topic: {dead} dead, {parked} parked; `solehold job letters` lists them"
+                )
+            });
         }
         Some(Other::ImportMarks { keys }) => {
             quiet()?;
@@ -130,14 +136,29 @@ pub async fn run(args: OrchestratorArgs, server: &ServerArgs, global: &GlobalArg
             quiet()?;
             let (config, orders) = keys.orders();
             let say = |line: &str| output::note(line);
-            let exported = orchestrator::export_marks(&config, flags, orders, ttl, say).await;
-            return show_export(&exported.map_err(command_error)?, global);
+            let done = orchestrator::export_marks(&config, flags, orders, ttl, say).await;
+            let done = done.map_err(command_error)?;
+            let ExportedMarks { dry_run, marks, exported, known, skipped } = &done;
+            return output::show(global, &done, || {
+                if *dry_run {
+                    format!(
+                        "found {marks} marks: {exported} have a key, {skipped} do not; nothing was written"
+                    )
+                } else {
+                    format!(
+                        "found {marks} marks: exported {exported}, {known} already known, skipped {skipped}"
+                    )
+                }
+            });
         }
         Some(Other::Drain { config }) => {
             global.logs("info")?.start("orchestrator").map_err(CommandError::usage)?;
             let say = |line: &str| output::note(line);
             let drained = orchestrator::drain(&config, flags, say, ending()?).await.map_err(command_error)?;
-            return show_drain(&drained, global);
+            let RemainingWork { running, unsent, letters } = &drained;
+            return output::show(global, &drained, || {
+                format!("jobs running: {running}; messages to send: {unsent}; unresolved letters: {letters}")
+            });
         }
         None => {}
     }
@@ -167,16 +188,20 @@ fn ending() -> Result<impl Future<Output = ()>, CommandError> {
     Ok(async move { drop(ending.await) })
 }
 
-fn show_import(imported: &ImportedMarks, global: &GlobalArgs) -> CommandResult {
-    if global.json {
-        return output::json(imported);
-    }
-    let ImportedMarks { dry_run, pattern, found, imported, known, skipped, examples } = imported;
-    output::line(if *dry_run {
-        format!("found {found} keys: {imported} identify a command, {skipped} do not; nothing was written")
-    } else {
-        format!("found {found} keys: imported {imported}, {known} already known, skipped {skipped}")
+fn show_import(done: &ImportedMarks, global: &GlobalArgs) -> CommandResult {
+    let ImportedMarks { dry_run, pattern, found, imported, known, skipped, examples } = done;
+    output::show(global, done, || {
+        if *dry_run {
+            format!(
+                "found {found} keys: {imported} identify a command, {skipped} do not; nothing was written"
+            )
+        } else {
+            format!("found {found} keys: imported {imported}, {known} already known, skipped {skipped}")
+        }
     })?;
+    if global.json {
+        return Ok(());
+    }
     for SkippedKey { key, reason } in examples {
         output::note(format!("skipped {key:?}: {reason}"));
     }
@@ -184,41 +209,6 @@ fn show_import(imported: &ImportedMarks, global: &GlobalArgs) -> CommandResult {
         output::note(format!("no key matches {pattern}: check --pattern and the database of --redis"));
     }
     Ok(())
-}
-
-fn show_export(exported: &ExportedMarks, global: &GlobalArgs) -> CommandResult {
-    if global.json {
-        return output::json(exported);
-    }
-    let ExportedMarks { dry_run, marks, exported, known, skipped } = exported;
-    output::line(if *dry_run {
-        format!("found {marks} marks: {exported} have a key, {skipped} do not; nothing was written")
-    } else {
-        format!("found {marks} marks: exported {exported}, {known} already known, skipped {skipped}")
-    })
-}
-
-fn show_drain(left: &RemainingWork, global: &GlobalArgs) -> CommandResult {
-    if global.json {
-        return output::json(left);
-    }
-    let RemainingWork { running, unsent, letters } = left;
-    output::line(format!(
-        "jobs running: {running}; messages to send: {unsent}; unresolved letters: {letters}"
-    ))
-}
-
-fn show_begun(begun: &BegunAnew, global: &GlobalArgs) -> CommandResult {
-    if global.json {
-        return output::json(begun);
-    }
-    let BegunAnew { topic, group, partitions, dead, parked } = begun;
-    output::line(format!(
-        "{partitions} partitions of {topic} start at their first command, in group {group}"
-    ))?;
-    output::line(format!(
-        "kept letters of the former topic: {dead} dead, {parked} parked; `solehold job letters` lists them"
-    ))
 }
 
 fn command_error(error: RunError) -> CommandError {

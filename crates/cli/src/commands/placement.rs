@@ -15,7 +15,7 @@ use solehold_core::placement::Policy;
 
 use crate::{
     client::{Client, Method},
-    error::{CommandError, CommandResult, ValueError},
+    error::{CommandError, CommandResult, Doing, ValueError},
     global::GlobalArgs,
     human::duration_ms,
     output,
@@ -116,18 +116,14 @@ pub async fn run(command: PlacementCommand, client: &Client, global: &GlobalArgs
     let path = paths::placement();
     let settings = match command {
         PlacementCommand::Show => {
-            let found = client.get::<PlacementSettings>(&path, &[]).await;
-            found.map_err(|failure| failure.doing("show the placement settings"))?
+            client.get::<PlacementSettings>(&path, &[]).await.doing("show the placement settings")?
         }
         PlacementCommand::Set(args) => {
-            let changed = client.send::<PlacementSettings>(Method::PUT, &path, &args.change()?).await;
-            changed.map_err(|failure| failure.doing("change the placement settings"))?
+            let done = client.send::<PlacementSettings>(Method::PUT, &path, &args.change()?).await;
+            done.doing("change the placement settings")?
         }
     };
-    if global.json {
-        return output::json(&settings);
-    }
-    output::print(&shown(&settings))
+    output::show(global, &settings, || shown(&settings))
 }
 
 fn shown(settings: &PlacementSettings) -> String {

@@ -6,15 +6,14 @@ use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 use solehold_api::{
     hand_over::{OfferResource, OfferedLease},
-    page::PageCursor,
     paths,
     placement::{Failures, PutQuarantine},
     resources::{PutResource, ResourceBody, ResourceList},
 };
 
 use crate::{
-    client::{Client, Method, Page},
-    error::CommandResult,
+    client::{Client, Method},
+    error::{CommandResult, Doing},
     global::GlobalArgs,
     human::duration_ms,
     output::{self, or_dash},
@@ -115,36 +114,22 @@ pub struct PutArgs {
     lock_delay: Duration,
 }
 
-impl Page for ResourceList {
-    type Item = ResourceBody;
-    fn into_parts(self) -> (Vec<ResourceBody>, Option<PageCursor>) {
-        (self.resources, self.next)
-    }
-}
-
 pub async fn run(command: ResourceCommand, client: &Client, global: &GlobalArgs) -> CommandResult {
     match command {
         ResourceCommand::Ls { kind, site, held, free, limit } => {
             let held = (held || free).then(|| held.to_string());
             let query = [("kind", kind), ("site", site), ("held", held)];
             let resources = client.list::<ResourceList>(&paths::resources(), &query, limit).await;
-            let resources = resources.map_err(|failure| failure.doing("list the resources"))?;
+            let resources = resources.doing("list the resources")?;
             if resources.is_empty() {
-                client.check_tenant().await.map_err(|failure| failure.doing("list the resources"))?;
+                client.check_tenant().await.doing("list the resources")?;
             }
-            if global.json {
-                return output::json(&json!({ "resources": resources }));
-            }
-            if resources.is_empty() {
-                output::note("no such resources");
-                return Ok(());
-            }
-            output::print(&table(&resources))
+            output::list(global, "resources", &resources, "no such resources", table)
         }
         ResourceCommand::Get { resource } => {
             let path = paths::resource(&resource.kind, &resource.key);
             let found = client.get::<ResourceBody>(&path, &[]).await;
-            show(&found.map_err(|failure| failure.doing(format!("show {resource}")))?, "", global)
+            show(&found.doing(format!("show {resource}"))?, "", global)
         }
         ResourceCommand::Put(args) => {
             let resource = args.resource;
@@ -156,41 +141,34 @@ pub async fn run(command: ResourceCommand, client: &Client, global: &GlobalArgs)
             };
             let path = paths::resource(&resource.kind, &resource.key);
             let declared = client.send::<ResourceBody>(Method::PUT, &path, &body).await;
-            show(
-                &declared.map_err(|failure| failure.doing(format!("declare {resource}")))?,
-                "declared ",
-                global,
-            )
+            show(&declared.doing(format!("declare {resource}"))?, "declared ", global)
         }
         ResourceCommand::HandOver(args) => hand_over(args, client, global).await,
         ResourceCommand::Quarantine { resource, reason } => {
             let path = paths::resource_quarantine(&resource.kind, &resource.key);
-            let put = client.send::<Failures>(Method::PUT, &path, &PutQuarantine { reason }).await;
-            let failures = put.map_err(|failure| failure.doing(format!("put {resource} into quarantine")))?;
-            if global.json {
-                return output::json(&failures);
-            }
-            output::line(format!("{resource} is in quarantine: it is placed nowhere until it is cleared"))
+            let failures = client.send::<Failures>(Method::PUT, &path, &PutQuarantine { reason }).await;
+            let failures = failures.doing(format!("put {resource} into quarantine"))?;
+            output::show(global, &failures, || {
+                format!("{resource} is in quarantine: it is placed nowhere until it is cleared")
+            })
         }
         ResourceCommand::Clear { resource } => {
             let path = paths::resource_quarantine(&resource.kind, &resource.key);
-            let cleared = client.call::<Value>(Method::DELETE, &path, &[], None::<&()>).await;
-            cleared.map_err(|failure| failure.doing(format!("clear {resource}")))?;
-            if global.json {
-                return output::json(&json!({ "kind": resource.kind, "key": resource.key }));
-            }
-            output::line(format!("{resource} is cleared, and placed again"))
+            let done = client.call::<Value>(Method::DELETE, &path, &[], None::<&()>).await;
+            done.doing(format!("clear {resource}"))?;
+            output::show(global, &json!({ "kind": resource.kind, "key": resource.key }), || {
+                format!("{resource} is cleared, and placed again")
+            })
         }
         ResourceCommand::Rm { resource, force, fenced } => {
             let path = paths::resource(&resource.kind, &resource.key);
             let given = |flag: bool| flag.then(|| "true".to_owned());
             let query = [("force", given(force)), ("fenced", given(fenced))];
-            let removed = client.call::<Value>(Method::DELETE, &path, &query, None::<&()>).await;
-            removed.map_err(|failure| failure.doing(format!("remove {resource}")))?;
-            if global.json {
-                return output::json(&json!({ "kind": resource.kind, "key": resource.key }));
-            }
-            output::line(format!("removed {resource}"))
+            let done = client.call::<Value>(Method::DELETE, &path, &query, None::<&()>).await;
+            done.doing(format!("remove {resource}"))?;
+            output::show(global, &json!({ "kind": resource.kind, "key": resource.key }), || {
+                format!("removed {resource}")
+            })
         }
     }
 }
@@ -200,16 +178,15 @@ async fn hand_over(args: HandOverArgs, client: &Client, global: &GlobalArgs) -> 
     let path = paths::resource_handover(&resource.kind, &resource.key);
     if call_off {
         let done = client.call::<Value>(Method::DELETE, &path, &[], None::<&()>).await;
-        done.map_err(|failure| failure.doing(format!("call off the hand-over of {resource}")))?;
-        if global.json {
-            return output::json(&json!({ "kind": resource.kind, "key": resource.key }));
-        }
-        return output::line(format!("{resource} stays where it is"));
+        done.doing(format!("call off the hand-over of {resource}"))?;
+        return output::show(global, &json!({ "kind": resource.kind, "key": resource.key }), || {
+            format!("{resource} stays where it is")
+        });
     }
     let ttl_ms = u64::try_from(within.as_millis()).unwrap_or(u64::MAX);
     let body = OfferResource { to, ttl_ms: Some(ttl_ms.into()), force, fenced, ..Default::default() };
-    let offered = client.send::<OfferedLease>(Method::POST, &path, &body).await;
-    let pending = offered.map_err(|failure| failure.doing(format!("hand over {resource}")))?;
+    let pending = client.send::<OfferedLease>(Method::POST, &path, &body).await;
+    let pending = pending.doing(format!("hand over {resource}"))?;
     if global.json {
         return output::json(&pending);
     }

@@ -17,7 +17,6 @@ use crate::{
     output::{self, or_dash},
 };
 
-/// How many rows are shown before a change.
 const SHOWN: usize = 20;
 
 /// What can be done with the rows of a table, and which table.
@@ -79,7 +78,6 @@ pub enum RowsCommand {
     },
 }
 
-/// Runs it.
 pub async fn run(args: RowsArgs, global: &GlobalArgs) -> CommandResult {
     let table = Table::open(&args.table).await?;
     match args.command {
@@ -92,13 +90,11 @@ pub async fn run(args: RowsArgs, global: &GlobalArgs) -> CommandResult {
     }
 }
 
-/// The rows that a command is about.
 enum Chosen {
     Ids(Vec<RowId>),
     All { reason: Option<String> },
 }
 
-/// A connection, and the table's description.
 struct Table {
     client: Client,
     claims: Claims,
@@ -167,7 +163,6 @@ impl Table {
         output::print(&table(&rows))
     }
 
-    /// What `revive` would do.
     async fn show(&self, chosen: &Chosen, global: &GlobalArgs) -> CommandResult {
         let rows = self.chosen(chosen).await?;
         if global.json {
@@ -177,10 +172,7 @@ impl Table {
             output::note(format!("no such rows of {} are buried; there is nothing to revive", self.name()));
             return Ok(());
         }
-        let more = match rows.len() {
-            BURIED_PAGE_MAX => "at least ",
-            _ => "",
-        };
+        let more = if rows.len() == BURIED_PAGE_MAX { "at least " } else { "" };
         let shown = table(&rows[..rows.len().min(SHOWN)]);
         let rest = match rows.len().saturating_sub(SHOWN) {
             0 => String::new(),

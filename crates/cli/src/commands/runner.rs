@@ -4,7 +4,6 @@ use clap::Subcommand;
 use serde_json::json;
 use solehold_api::{
     leases::LeaseList,
-    page::PageCursor,
     paths,
     runners::{PutRunnerStatus, RemoveRunner, RemovedRunner, Runner, RunnerList, RunnerStatus},
 };
@@ -12,8 +11,8 @@ use solehold_clock::wall_ms;
 use uuid::Uuid;
 
 use crate::{
-    client::{Client, Method, Page},
-    error::CommandResult,
+    client::{Client, Method},
+    error::{CommandResult, Doing},
     global::GlobalArgs,
     human::{ago, count, duration_ms},
     output::{self, or_dash},
@@ -60,29 +59,15 @@ pub enum RunnerCommand {
     },
 }
 
-impl Page for RunnerList {
-    type Item = Runner;
-    fn into_parts(self) -> (Vec<Runner>, Option<PageCursor>) {
-        (self.runners, self.next)
-    }
-}
-
 pub async fn run(command: RunnerCommand, client: &Client, global: &GlobalArgs) -> CommandResult {
     match command {
         RunnerCommand::Ls { limit } => {
             let runners = client.list::<RunnerList>(&paths::runners(), &[], limit).await;
-            let runners = runners.map_err(|failure| failure.doing("list the runners"))?;
+            let runners = runners.doing("list the runners")?;
             if runners.is_empty() {
-                client.check_tenant().await.map_err(|failure| failure.doing("list the runners"))?;
+                client.check_tenant().await.doing("list the runners")?;
             }
-            if global.json {
-                return output::json(&json!({ "runners": runners }));
-            }
-            if runners.is_empty() {
-                output::note("no runners are registered");
-                return Ok(());
-            }
-            output::print(&table(&runners))
+            output::list(global, "runners", &runners, "no runners are registered", table)
         }
         RunnerCommand::Get { runner } => get(&runner, client, global).await,
         RunnerCommand::Drain { runner, maintenance, undo, session } => {
@@ -94,7 +79,7 @@ pub async fn run(command: RunnerCommand, client: &Client, global: &GlobalArgs) -
             let path = paths::runner_status(&runner);
             let body = PutRunnerStatus { status, session_id: session };
             let shown = client.send::<Runner>(Method::PUT, &path, &body).await;
-            let shown = shown.map_err(|failure| failure.doing(format!("drain {runner}")))?;
+            let shown = shown.doing(format!("drain {runner}"))?;
             if global.json {
                 return output::json(&shown);
             }
@@ -111,11 +96,8 @@ pub async fn run(command: RunnerCommand, client: &Client, global: &GlobalArgs) -
             let path = paths::runner(&runner);
             let body = RemoveRunner { session_id: session };
             let removed = client.send::<RemovedRunner>(Method::DELETE, &path, &body).await;
-            let removed = removed.map_err(|failure| failure.doing(format!("remove {runner}")))?;
-            if global.json {
-                return output::json(&removed);
-            }
-            output::line(match (removed.released, removed.revoked) {
+            let removed = removed.doing(format!("remove {runner}"))?;
+            output::show(global, &removed, || match (removed.released, removed.revoked) {
                 (0, 0) => format!("removed {runner}, which held no leases"),
                 (released, 0) => format!("removed {runner}: {} released", count(released, "lease")),
                 (_, revoked) => format!(
@@ -128,11 +110,11 @@ pub async fn run(command: RunnerCommand, client: &Client, global: &GlobalArgs) -
 }
 
 async fn get(name: &str, client: &Client, global: &GlobalArgs) -> CommandResult {
-    let runner = client.get::<Runner>(&paths::runner(name), &[]).await;
-    let runner = runner.map_err(|failure| failure.doing(format!("show runner {name}")))?;
+    let runner =
+        client.get::<Runner>(&paths::runner(name), &[]).await.doing(format!("show runner {name}"))?;
     let query = [("holder", Some(name.to_owned()))];
     let leases = client.list::<LeaseList>(&paths::leases(), &query, None).await;
-    let leases = leases.map_err(|failure| failure.doing(format!("list the leases of {name}")))?;
+    let leases = leases.doing(format!("list the leases of {name}"))?;
     let leases: Vec<LeaseView> = leases.into_iter().map(Into::into).collect();
     if global.json {
         return output::json(&json!({ "runner": runner, "leases": leases }));

@@ -86,7 +86,7 @@ pub async fn run(args: ServeArgs, global: &GlobalArgs) -> CommandResult {
         guard_metrics: args.guard_metrics.then_some(true),
         ..Layer::default()
     };
-    let settings = config::load(flags, args.config.as_deref(), std::env::vars_os().collect())?;
+    let settings = config::load(flags, args.config.as_deref(), &std::env::vars_os().collect())?;
     if let Some(what) = args.check {
         return check(&settings, what).await;
     }

@@ -1,7 +1,6 @@
 //! `solehold session`: see and close sessions.
 
 use clap::Subcommand;
-use serde_json::json;
 use solehold_api::{
     paths,
     sessions::{ClosedSession, NodeList, SessionBody},
@@ -13,7 +12,7 @@ use uuid::Uuid;
 use crate::{
     client::{Client, Method},
     commands::node::word,
-    error::CommandResult,
+    error::{CommandResult, Doing},
     global::GlobalArgs,
     human::{ago, count, duration_ms},
     output,
@@ -47,7 +46,7 @@ pub async fn run(command: SessionCommand, client: &Client, global: &GlobalArgs) 
         SessionCommand::Close { session } => {
             let path = paths::session(&session.to_string());
             let closed = client.call::<ClosedSession>(Method::DELETE, &path, &[], None::<&()>).await;
-            let closed = closed.map_err(|failure| failure.doing(format!("close session {session}")))?;
+            let closed = closed.doing(format!("close session {session}"))?;
             if global.json {
                 return output::json(&closed);
             }
@@ -58,15 +57,7 @@ pub async fn run(command: SessionCommand, client: &Client, global: &GlobalArgs) 
 }
 
 async fn ls(limit: Option<usize>, client: &Client, global: &GlobalArgs) -> CommandResult {
-    let sessions = client.list::<NodeList>(&paths::nodes(), &[], limit).await;
-    let sessions = sessions.map_err(|failure| failure.doing("list the sessions"))?;
-    if global.json {
-        return output::json(&json!({ "sessions": sessions }));
-    }
-    if sessions.is_empty() {
-        output::note("no sessions are open");
-        return Ok(());
-    }
+    let sessions = client.list::<NodeList>(&paths::nodes(), &[], limit).await.doing("list the sessions")?;
     let now_ms = wall_ms();
     let row = |session: &solehold_api::sessions::Node| {
         [
@@ -79,12 +70,14 @@ async fn ls(limit: Option<usize>, client: &Client, global: &GlobalArgs) -> Comma
         ]
     };
     let headings = ["SESSION", "HOLDER", "STANDING", "LEASES", "EXPIRES", "OPENED"];
-    output::print(&output::table(headings, &["LEASES"], sessions.iter().map(row).collect()))
+    output::list(global, "sessions", &sessions, "no sessions are open", |sessions| {
+        output::table(headings, &["LEASES"], sessions.iter().map(row).collect())
+    })
 }
 
 async fn get(id: Uuid, client: &Client, global: &GlobalArgs) -> CommandResult {
     let session = client.get::<SessionBody>(&paths::session(&id.to_string()), &[]).await;
-    let session = session.map_err(|failure| failure.doing(format!("show session {id}")))?;
+    let session = session.doing(format!("show session {id}"))?;
     if global.json {
         return output::json(&session);
     }

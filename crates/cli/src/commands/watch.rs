@@ -20,18 +20,16 @@ use solehold_core::{event::EventName, time::StoreTime};
 use super::ending_signals;
 use crate::{
     client::{Client, Response},
-    commands::lease,
-    error::{CommandError, CommandResult},
+    error::{CommandError, CommandResult, Doing},
     exit::Exit,
     global::GlobalArgs,
-    human::{duration_ms, one_line},
+    human::{count, duration_ms, one_line},
     output::{self, or_dash},
     target::LeaseArg,
 };
 
 /// The first wait before another try to connect, which doubles with each.
 const RETRY_FIRST: Duration = Duration::from_millis(50);
-/// The longest wait.
 const RETRY_MAX: Duration = Duration::from_secs(2);
 
 /// What to watch.
@@ -79,7 +77,6 @@ pub async fn follow(
     keep_watching(watch).await.map(drop)
 }
 
-/// Whether an event is of what is followed.
 fn is_of(event: &LeaseEvent, followed: &LeaseArg) -> bool {
     match followed {
         LeaseArg::Id(id) => event.lease_id == Some(*id),
@@ -114,13 +111,10 @@ struct Watch<'a> {
     is_begun: bool,
     /// A server has taken up the watch.
     was_connected: bool,
-    /// The number of changes still wanted.
     left: u64,
 }
 
-/// How a connection ended, if not badly.
 enum End {
-    /// By the server.
     Closed,
     /// All that was wanted has been shown.
     Enough,
@@ -142,7 +136,7 @@ impl<'a> Watch<'a> {
     }
 
     async fn run(&mut self) -> CommandResult {
-        let mut response = self.connect().await.map_err(|failure| failure.doing("watch"))?;
+        let mut response = self.connect().await.doing("watch")?;
         self.was_connected = true;
         loop {
             let why = match self.follow(response).await {
@@ -153,7 +147,7 @@ impl<'a> Watch<'a> {
             };
             let from = self.cursor.map_or_else(|| "the beginning".to_owned(), |cursor| cursor.to_string());
             output::note(format!("solehold watch: {why}; reconnecting from {from}"));
-            response = self.reconnect().await.map_err(|failure| failure.doing("go on watching"))?;
+            response = self.reconnect().await.doing("go on watching")?;
             output::note("solehold watch: connected again");
         }
     }
@@ -257,7 +251,7 @@ impl<'a> Watch<'a> {
             output::print(&owners(&resources))?;
         }
         if !self.json {
-            output::note(format!("watching from {cursor}, {}; Ctrl-C ends", lease::held(held)));
+            output::note(format!("watching from {cursor}, {} held; Ctrl-C ends", count(held, "lease")));
         }
         Ok(())
     }

@@ -14,7 +14,7 @@ use solehold_core::{key::Name, limits};
 use solehold_engine::EngineOptions;
 use solehold_server::ServerLimits;
 
-use super::relays::RelayLayer;
+use super::{relays::RelayLayer, variables::Variables};
 use crate::{
     engine_url::EngineUrl,
     error::{CommandError, CommandResult, ValueError},
@@ -22,114 +22,108 @@ use crate::{
     store::StoreOptions,
 };
 
-/// What one source says. The fields are the keys of the file.
-#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Layer {
-    /// Where to listen.
-    pub listen: Option<Address>,
-    /// The folder of the embedded engine.
-    pub data_dir: Option<PathBuf>,
-    /// Another engine.
-    pub engine: Option<EngineUrl>,
-    /// The name of this node.
-    pub node_id: Option<NodeId>,
-    /// The longest ttl that may be asked for.
-    pub ttl_max: Option<Span>,
-    /// What becomes of commits when a standby of PostgreSQL takes over.
-    pub failover: Option<Failover>,
-    /// How long to wait for PostgreSQL at the start.
-    pub store_wait: Option<Span>,
-    /// Whether `/metrics` needs a key.
-    pub guard_metrics: Option<bool>,
-    /// What is logged.
-    pub log: LogLayer,
-    /// The files for TLS.
-    pub tls: TlsLayer,
-    /// Bounds.
-    pub limits: LimitsLayer,
-    /// How long events are kept.
-    pub events: EventsLayer,
-    /// Where events are relayed to; only a file can say it.
-    pub relays: Option<Vec<RelayLayer>>,
-}
+/// Sections of the configuration. The fields are the keys of the file, each with the variable that says the same.
+macro_rules! layers {
+    ($(
+        $(#[$doc:meta])*
+        $layer:ident {
+            $($key:ident: $type:ty = $variable:literal,)*
+            $(; $($section:ident: $inner:ident,)*)?
+            $(; only in the file: $only:ident: $only_type:ty)?
+        }
+    )*) => {
+        /// The variables that [`Layer::from_variables`] reads.
+        pub const VARIABLES: &[&str] = &[$($($variable,)*)*];
+        $(
+            $(#[$doc])*
+            #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+            #[serde(default, deny_unknown_fields)]
+            pub struct $layer {
+                $(pub $key: Option<$type>,)*
+                $($(pub $section: $inner,)*)?
+                $(pub $only: Option<$only_type>,)?
+            }
 
-/// What is logged.
-#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct LogLayer {
-    /// A level, or directives.
-    pub level: Option<String>,
-    /// What a line looks like.
-    pub format: Option<LogFormat>,
-}
+            impl $layer {
+                /// Takes each key that this one lacks from `lower`.
+                fn fill(&mut self, lower: Self) {
+                    $(self.$key = self.$key.take().or(lower.$key);)*
+                    $($(self.$section.fill(lower.$section);)*)?
+                    $(self.$only = self.$only.take().or(lower.$only);)?
+                }
 
-/// The files for TLS.
-#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct TlsLayer {
-    /// The certificate and its chain.
-    pub cert: Option<PathBuf>,
-    /// The private key.
-    pub key: Option<PathBuf>,
-    /// Who signs clients' certificates.
-    pub client_ca: Option<PathBuf>,
-}
-
-/// Bounds of the server.
-#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct LimitsLayer {
-    /// Requests per second of one key; 0 for no limit.
-    pub requests_per_second: Option<u32>,
-    /// Requests at once after a pause.
-    pub requests_burst: Option<NonZeroU32>,
-    /// Most capacity that a runner may register with.
-    pub capacity_max: Option<Capacity>,
-    /// Open watches at this node.
-    pub watches_max: Option<u64>,
-    /// Open connections at this node.
-    pub connections_max: Option<NonZeroUsize>,
-    /// How long a request may take.
-    pub request_timeout: Option<Span>,
-    /// How long a connection may be idle.
-    pub idle_timeout: Option<Span>,
-    /// How long requests get to finish at the stop.
-    pub shutdown_grace: Option<Span>,
-    /// What a tenant may have, unless its own quotas say otherwise.
-    pub quotas: QuotasLayer,
-}
-
-/// What a tenant may have.
-#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct QuotasLayer {
-    /// Resources, declared or held.
-    pub resources: Option<u64>,
-    /// Live sessions.
-    pub sessions: Option<u64>,
-    /// Open watches at a node.
-    pub watches: Option<u64>,
-}
-
-/// How long events are kept.
-#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct EventsLayer {
-    /// For at least this long.
-    pub keep: Option<Span>,
-    /// At most this many.
-    pub keep_max: Option<NonZeroU64>,
-}
-
-/// Takes each field of `$lower` that `$upper` lacks.
-macro_rules! fill {
-    ($upper:expr, $lower:expr, $($field:ident),+) => {
-        $(if $upper.$field.is_none() { $upper.$field = $lower.$field; })+
+                fn read(variables: &Variables) -> CommandResult<Self> {
+                    Ok(Self {
+                        $($key: variables.get($variable)?,)*
+                        $($($section: $inner::read(variables)?,)*)?
+                        $($only: None,)?
+                    })
+                }
+            }
+        )*
     };
 }
 
+layers! {
+    /// What one source says.
+    Layer {
+        listen: Address = "SOLEHOLD_LISTEN",
+        data_dir: PathBuf = "SOLEHOLD_DATA_DIR",
+        engine: EngineUrl = "SOLEHOLD_ENGINE",
+        node_id: NodeId = "SOLEHOLD_NODE_ID",
+        ttl_max: Span = "SOLEHOLD_TTL_MAX",
+        failover: Failover = "SOLEHOLD_FAILOVER",
+        store_wait: Span = "SOLEHOLD_STORE_WAIT",
+        guard_metrics: bool = "SOLEHOLD_GUARD_METRICS",
+        ;
+        log: LogLayer,
+        tls: TlsLayer,
+        limits: LimitsLayer,
+        events: EventsLayer,
+        ; only in the file: relays: Vec<RelayLayer>
+    }
+    LogLayer {
+        level: String = "SOLEHOLD_LOG_LEVEL",
+        format: LogFormat = "SOLEHOLD_LOG_FORMAT",
+    }
+    TlsLayer {
+        cert: PathBuf = "SOLEHOLD_TLS_CERT",
+        key: PathBuf = "SOLEHOLD_TLS_KEY",
+        client_ca: PathBuf = "SOLEHOLD_TLS_CLIENT_CA",
+    }
+    LimitsLayer {
+        requests_per_second: u32 = "SOLEHOLD_LIMITS_REQUESTS_PER_SECOND",
+        requests_burst: NonZeroU32 = "SOLEHOLD_LIMITS_REQUESTS_BURST",
+        capacity_max: Capacity = "SOLEHOLD_LIMITS_CAPACITY_MAX",
+        watches_max: u64 = "SOLEHOLD_LIMITS_WATCHES_MAX",
+        connections_max: NonZeroUsize = "SOLEHOLD_LIMITS_CONNECTIONS_MAX",
+        request_timeout: Span = "SOLEHOLD_LIMITS_REQUEST_TIMEOUT",
+        idle_timeout: Span = "SOLEHOLD_LIMITS_IDLE_TIMEOUT",
+        shutdown_grace: Span = "SOLEHOLD_LIMITS_SHUTDOWN_GRACE",
+        ;
+        quotas: QuotasLayer,
+    }
+    /// What a tenant may have, unless its own quotas say otherwise.
+    QuotasLayer {
+        resources: u64 = "SOLEHOLD_LIMITS_QUOTAS_RESOURCES",
+        sessions: u64 = "SOLEHOLD_LIMITS_QUOTAS_SESSIONS",
+        watches: u64 = "SOLEHOLD_LIMITS_QUOTAS_WATCHES",
+    }
+    /// How long events are kept.
+    EventsLayer {
+        keep: Span = "SOLEHOLD_EVENTS_KEEP",
+        keep_max: NonZeroU64 = "SOLEHOLD_EVENTS_KEEP_MAX",
+    }
+}
+
 impl Layer {
+    /// What the variables say.
+    pub fn from_variables(variables: &Variables) -> CommandResult<Self> {
+        let layer = Self::read(variables)?;
+        layer.check().map_err(|what| CommandError::usage(format!("the SOLEHOLD_ variables: {what}")))?;
+        Ok(layer)
+    }
+
     /// What no layer may say.
     pub fn check(&self) -> Result<(), ValueError> {
         if self.data_dir.is_some() && self.engine.is_some() {
@@ -139,31 +133,16 @@ impl Layer {
     }
 
     /// This layer, and `lower` where it says nothing.
-    pub fn over(mut self, lower: Self) -> CommandResult<Self> {
+    pub fn over(mut self, mut lower: Self) -> CommandResult<Self> {
         self.check().map_err(CommandError::usage)?;
-        if self.data_dir.is_none() && self.engine.is_none() {
-            (self.data_dir, self.engine) = (lower.data_dir, lower.engine);
+        if self.data_dir.is_some() || self.engine.is_some() {
+            lower.data_dir = None;
+            lower.engine = None;
         }
-        fill!(self, lower, listen, node_id, ttl_max, failover, store_wait, guard_metrics, relays);
-        fill!(self.log, lower.log, level, format);
-        fill!(self.tls, lower.tls, cert, key, client_ca);
-        fill!(self.limits, lower.limits, requests_per_second, requests_burst, watches_max, connections_max);
-        fill!(self.limits, lower.limits, capacity_max, request_timeout, idle_timeout, shutdown_grace);
-        fill!(self.limits.quotas, lower.limits.quotas, resources, sessions, watches);
-        fill!(self.events, lower.events, keep, keep_max);
+        self.fill(lower);
         Ok(self)
     }
-}
 
-/// Writes what is given over what is there.
-fn put<T>(to: &mut T, given: Option<impl Into<T>>) {
-    if let Some(given) = given {
-        *to = given.into();
-    }
-}
-
-impl Layer {
-    /// How the store is opened.
     pub fn store_options(&self) -> Result<StoreOptions, ValueError> {
         let ttl_max_ms =
             self.ttl_max.map(|Span(longest)| u64::try_from(longest.as_millis()).unwrap_or(u64::MAX));
@@ -173,6 +152,13 @@ impl Layer {
             return Err("ttl_max must be between 1s and 1day".into());
         }
         Ok(StoreOptions { ttl_max_ms, failover: self.failover.unwrap_or_default() })
+    }
+}
+
+/// Writes what is given over what is there.
+fn put<T>(to: &mut T, given: Option<impl Into<T>>) {
+    if let Some(given) = given {
+        *to = given.into();
     }
 }
 
@@ -214,7 +200,6 @@ macro_rules! text {
     };
 }
 
-/// An address to listen on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub struct Address(pub SocketAddr);
@@ -236,7 +221,6 @@ impl FromStr for Address {
     }
 }
 
-/// The capacity of a runner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "u32")]
 pub struct Capacity(pub u32);
@@ -320,7 +304,6 @@ impl FromStr for Failover {
     }
 }
 
-/// The name of a node.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub struct NodeId(pub String);

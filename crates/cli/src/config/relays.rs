@@ -17,12 +17,10 @@ use solehold_server::relays::{
 use super::layer::Span;
 use crate::error::ValueError;
 
-/// One relay, as the file has it.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(try_from = "RelayText")]
 pub struct RelayLayer(RelayText);
 
-/// The keys of a relay.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RelayText {
@@ -109,7 +107,6 @@ impl fmt::Debug for SecretText {
     }
 }
 
-/// Where a URL is written.
 enum UrlPlace<'a> {
     Here(&'a SecretText),
     File(&'a Path),
@@ -120,7 +117,6 @@ impl RelayText {
         format!("relay {}: {what}", self.name.0).into()
     }
 
-    /// The one destination that it must have.
     fn url(&self) -> Result<(UrlPlace<'_>, &'static [&'static str]), ValueError> {
         let (url, file, schemes): (_, _, &[&str]) = match (&self.rabbitmq, &self.mqtt, &self.webhook) {
             (Some(to), None, None) => (&to.url, &to.url_file, &["amqp", "amqps"]),
@@ -232,7 +228,6 @@ impl RelayLayer {
     }
 }
 
-/// What all relays come to.
 pub fn settle(layers: &[RelayLayer]) -> Result<Vec<RelayConfig>, ValueError> {
     if layers.len() > RELAYS_MAX {
         return Err(format!("there are {} relays; a server runs {RELAYS_MAX} at most", layers.len()).into());

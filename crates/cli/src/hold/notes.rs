@@ -17,7 +17,6 @@ use tokio::{
 
 use crate::{client::Client, human::duration_ms, output, target::ResourceArg};
 
-/// How often the wait is shown on a terminal.
 const SHOW_EVERY: Duration = Duration::from_secs(1);
 
 /// Tells once that the server is gone, and once that it is back.

@@ -34,16 +34,11 @@ const LOOKS_IN_TTL: u32 = 30;
 const LOOK_EVERY_MIN: Duration = Duration::from_millis(20);
 const LOOK_EVERY_MAX: Duration = Duration::from_secs(1);
 
-/// What is held, by whom and how.
 #[derive(Debug, Clone)]
 pub struct Terms {
-    /// What is held.
     pub resource: ResourceArg,
-    /// Who holds it.
     pub holder: String,
-    /// How long it lasts without renewal.
     pub ttl: Duration,
-    /// What to do when renewals get no answer.
     pub policy: Policy,
     /// How long the command has between SIGTERM and SIGKILL when the lease is lost.
     pub on_lost_grace: Duration,
@@ -56,9 +51,7 @@ pub struct Terms {
 /// What a command holds that this one runs under: by whom, and under which token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HeldAbove {
-    /// The token of its grant.
     pub token: u64,
-    /// Who holds it.
     pub holder: String,
 }
 
@@ -79,16 +72,12 @@ impl HeldAbove {
     }
 }
 
-/// How long to wait for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Patience {
-    /// Not at all.
     None,
-    /// For at most this long.
     AtMost(Duration),
 }
 
-/// As people write it.
 pub fn policy(text: &str) -> Result<Policy, ValueError> {
     match text.split_once('=') {
         None if text == "immediate" => Ok(Policy::Immediate),

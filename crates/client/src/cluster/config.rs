@@ -48,11 +48,9 @@ pub struct ClusterConfig {
     pub node_id: Option<String>,
     /// Whether there may be others even where nothing keeps them from working on one session at once.
     pub allow_multiple_gateways: bool,
-    /// Locks on sessions.
     pub session_locks: SessionLocksConfig,
 }
 
-/// The section `cluster.session_locks`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SessionLocksConfig {
@@ -61,10 +59,8 @@ pub struct SessionLocksConfig {
     /// How long a lock outlives a node that stopped renewing it.
     #[serde(deserialize_with = "duration")]
     pub ttl: Duration,
-    /// How often locks are renewed.
     #[serde(deserialize_with = "duration")]
     pub refresh_interval: Duration,
-    /// How long to wait for a lock.
     #[serde(deserialize_with = "duration")]
     pub acquire_timeout: Duration,
     /// How often to ask where there is no line to wait in.
@@ -92,18 +88,11 @@ fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::E
     humantime::parse_duration(&text).map_err(odd)
 }
 
-/// What is wrong with a configuration.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
     /// The file cannot be read as what it should be.
     #[error("line {line}: {what}")]
-    Line {
-        /// Where.
-        line: u64,
-        /// What.
-        what: String,
-    },
-    /// A value makes no sense.
+    Line { line: u64, what: String },
     #[error("{0}")]
     Value(String),
 }
@@ -118,7 +107,6 @@ impl ClusterConfig {
         Ok(config)
     }
 
-    /// Whether it makes sense.
     pub fn check(&self) -> Result<(), ConfigError> {
         let bad = |what: String| Err(ConfigError::Value(what));
         if let Some(node_id) = &self.node_id
@@ -166,7 +154,6 @@ impl ClusterConfig {
         self.node_id.clone().unwrap_or_else(made_up)
     }
 
-    /// How locks are held and waited for.
     pub fn lock_config(&self) -> LockConfig {
         let SessionLocksConfig { ttl, refresh_interval, acquire_timeout, poll_interval, .. } =
             self.session_locks;

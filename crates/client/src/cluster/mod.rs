@@ -1,30 +1,25 @@
 //! Many gateways on one database: who may start beside whom, which of them serves a key, and who is there.
 
 mod config;
-mod error;
 
 use std::{sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use solehold_api::problem::ErrorCode;
+use solehold_clock::BootTime;
 use solehold_core::route;
 
-pub use self::{
-    config::{ClusterConfig, ConfigError, SessionLocksConfig},
-    error::ClusterError,
-};
+pub use self::config::{ClusterConfig, ConfigError, SessionLocksConfig};
 use crate::{
     authority::{Authority, AuthorityError, Metrics, Node},
-    clock::BootTime,
     locks::Locks,
     renewer::Lost,
-    session::{AcquireError, ClientSession, Guard, SessionConfig, Surroundings},
+    session::{AcquireError, ClientSession, Guard, OpenError, SessionConfig, Surroundings},
 };
 
 /// The kind of the lock that only one gateway of a database has, where there may be only one.
 const GATEWAY_KIND: &str = "gateway";
-/// Its name.
 const GATEWAY_KEY: &str = "alone";
 /// The group that gateways announce, so that others recognise them among all sessions.
 const GROUP: &str = "gateway";
@@ -39,6 +34,25 @@ const ENABLE_CLUSTER: &str =
     "stop it, or set cluster.enabled and cluster.session_locks.enabled on all of them";
 const ENABLE_LOCKS: &str = "nothing would keep the two from working on one session at once; set cluster.session_locks.enabled on all of them, \
      or cluster.allow_multiple_gateways if that is as it should be";
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ClusterError {
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// There is another one, and there may be only one.
+    #[error("gateway {other} runs on this database already{when}: {remedy}")]
+    AnotherGateway {
+        other: String,
+        /// Until when, if it is dead.
+        when: String,
+        remedy: &'static str,
+    },
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// The authority did not answer whether there is another.
+    #[error("cannot tell whether another gateway runs on this database: {0}")]
+    Unknown(String),
+}
 
 /// A gateway among others, or alone.
 ///
@@ -115,12 +129,10 @@ impl Cluster {
         &self.node_id
     }
 
-    /// What is questionable about the configuration.
     pub fn warnings(&self) -> &[String] {
         &self.warnings
     }
 
-    /// The session of this node.
     pub fn session(&self) -> &ClientSession {
         &self.session
     }

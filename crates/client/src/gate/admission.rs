@@ -5,11 +5,12 @@ use std::time::Duration;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use serde_json::json;
 use solehold_core::{
+    fence::{Doubt, Verdict},
     key::{Name, ResourceKey, SessionId},
     time::Token,
 };
 
-use super::{Doubt, Gate, Verdict, flights::WasCut};
+use super::{flights::WasCut, judge::Gate};
 
 /// The resource that the request is about, as `KIND/KEY`.
 pub const RESOURCE: HeaderName = HeaderName::from_static("solehold-resource");
@@ -21,17 +22,12 @@ pub const SESSION: HeaderName = HeaderName::from_static("solehold-session");
 /// How soon to ask again what cannot be decided now.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// The code of what cannot be decided now.
 const UNDECIDABLE: &str = "undecidable";
 
-/// What a request shows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Shown {
-    /// The resource.
     pub key: ResourceKey,
-    /// The token.
     pub token: Token,
-    /// The session, if it is named.
     pub session: Option<SessionId>,
 }
 
@@ -85,13 +81,9 @@ fn text<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>
 /// A request that is refused, and what it is told.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refused {
-    /// The status of the answer.
     pub status: StatusCode,
-    /// One word for programs.
     pub code: &'static str,
-    /// What happened and what to do.
     pub detail: String,
-    /// The newest token that is known.
     pub newest: Option<Token>,
 }
 

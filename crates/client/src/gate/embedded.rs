@@ -56,7 +56,6 @@ impl Source for Embedded {
     }
 }
 
-/// The frames of the engine's watch.
 struct EngineFrames(Watch);
 
 #[async_trait]

@@ -18,7 +18,7 @@ use std::{
     time::Duration,
 };
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use solehold_clock::BootTime;
 use solehold_core::{key::ResourceKey, time::Token};
 use tokio::sync::watch;
@@ -80,7 +80,6 @@ enum RequestStatus {
     Lost,
 }
 
-/// What is under way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct FlightsStatus {
     /// Requests that are not known to have ended, with those of the next two.
@@ -95,7 +94,6 @@ pub struct FlightsStatus {
     pub oldest: Duration,
 }
 
-/// Why a request does not begin.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NotBegun {
     /// Older ones have not ended.
@@ -104,14 +102,12 @@ pub enum NotBegun {
          running for {}", seconds(.since)
     )]
     OlderRuns {
-        /// How many.
         count: usize,
         /// The lowest of their tokens.
         oldest: Token,
         /// Since when that one runs.
         since: Duration,
     },
-    /// A limit is reached.
     #[error("{0} requests {1} are running or waiting, which is the limit")]
     TooMany(usize, &'static str),
 }
@@ -206,7 +202,7 @@ impl Flight {
     }
 
     fn set_status(&self, status: RequestStatus) {
-        let mut table = self.flights.table();
+        let mut table = self.flights.table.lock();
         let under_way = table.by_resource.get_mut(&self.key);
         if let Some(entry) = under_way.and_then(|under_way| under_way.running.get_mut(&self.id)) {
             entry.status = status;
@@ -243,18 +239,13 @@ impl Drop for WaitingSlot<'_> {
 }
 
 impl Flights {
-    /// Nothing is under way.
     pub(super) fn new(limits: FlightLimits, clock: GateClock) -> Self {
         Self { limits, clock, table: Mutex::default(), ended: watch::Sender::new(0) }
     }
 
-    fn table(&self) -> MutexGuard<'_, FlightTable> {
-        self.table.lock()
-    }
-
     /// Gives a place back, if `leaves` says that there was one.
     fn leave(&self, key: &ResourceKey, leaves: impl FnOnce(&mut UnderWay) -> bool) {
-        let mut table = self.table();
+        let mut table = self.table.lock();
         if let Some(under_way) = table.by_resource.get_mut(key) {
             let has_left = leaves(under_way);
             if under_way.running.is_empty() && under_way.waiting == 0 {
@@ -271,7 +262,7 @@ impl Flights {
 
     /// Takes a place for one that waits, if there is one.
     fn enter<'a>(&'a self, key: &'a ResourceKey) -> Result<WaitingSlot<'a>, NotBegun> {
-        let mut table = self.table();
+        let mut table = self.table.lock();
         let of_resource = table.by_resource.get(key);
         let of_resource = of_resource.map_or(0, |under_way| under_way.running.len() + under_way.waiting);
         if table.places >= self.limits.total {
@@ -288,7 +279,7 @@ impl Flights {
     /// Begins, if nothing with a lower token runs. The caller has a place.
     fn begin(self: &Arc<Self>, key: &ResourceKey, token: Token) -> Result<Flight, NotBegun> {
         let now = self.clock.0.now();
-        let mut table = self.table();
+        let mut table = self.table.lock();
         let under_way = table.by_resource.entry(key.clone()).or_default();
         let mut below = under_way.running.range(..(token, 0));
         if let Some(((oldest, _), entry)) = below.next() {
@@ -342,7 +333,7 @@ impl Flights {
 
     /// Lets those with a lower token give up, and forgets those that are lost.
     fn cut_below(&self, key: &ResourceKey, token: Token) {
-        let mut table = self.table();
+        let mut table = self.table.lock();
         let Some(under_way) = table.by_resource.get_mut(key) else { return };
         let before = under_way.running.len();
         under_way.running.retain(|(below, _), entry| {
@@ -360,7 +351,7 @@ impl Flights {
     /// Puts those that keep `token` out into the log, each once.
     fn report(&self, key: &ResourceKey, token: Token) {
         let now = self.clock.0.now();
-        let mut table = self.table();
+        let mut table = self.table.lock();
         let Some(under_way) = table.by_resource.get_mut(key) else { return };
         for ((older, _), entry) in under_way.running.range_mut(..(token, 0)) {
             if !entry.is_reported {
@@ -388,10 +379,9 @@ impl Flights {
         }
     }
 
-    /// What is under way.
     pub fn status(&self) -> FlightsStatus {
         let now = self.clock.0.now();
-        let table = self.table();
+        let table = self.table.lock();
         let mut status = FlightsStatus::default();
         for under_way in table.by_resource.values() {
             status.waiting += under_way.waiting;
@@ -449,8 +439,8 @@ mod tests {
         let next = next.await.expect("it ends");
         assert_eq!(flights.status().running, 1);
         drop(next);
-        assert!(flights.table().by_resource.is_empty());
-        assert_eq!(flights.table().places, 0);
+        assert!(flights.table.lock().by_resource.is_empty());
+        assert_eq!(flights.table.lock().places, 0);
     }
 
     #[tokio::test(start_paused = true)]
@@ -479,7 +469,7 @@ mod tests {
         flights.all_ended().await;
         drop(board(&flights, 9, WhenOlder::Cut).await.expect("it was told to"));
         assert_eq!(flights.status(), FlightsStatus::default());
-        assert_eq!(flights.table().places, 0);
+        assert_eq!(flights.table.lock().places, 0);
     }
 
     #[tokio::test(start_paused = true)]
@@ -505,6 +495,6 @@ mod tests {
         let third = elsewhere("hall").await.expect("another resource");
         assert_eq!(elsewhere("yard").await.expect_err("full"), NotBegun::TooMany(3, "in all"));
         drop((held, third));
-        assert_eq!(flights.table().places, 0);
+        assert_eq!(flights.table.lock().places, 0);
     }
 }

@@ -3,6 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use solehold_api::watch::{Cursor, LeaseEvent, Ownership, WatchFrame};
+use solehold_clock::Backoff;
 use solehold_core::{
     event::EventName,
     fence::{Mark, Tick},
@@ -15,13 +16,12 @@ use super::{
     source::{Frames, NoWatch},
     state::GateState,
 };
-use crate::{authority::AuthorityError, clock::Backoff, history::OlderHistory};
+use crate::{authority::AuthorityError, history::OlderHistory};
 
 /// How often the store is asked how far it is.
 const HEAD_EVERY: Duration = Duration::from_secs(1);
 /// A stream that says nothing for this long is given up: a server sends at least a comment or a progress mark.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
-/// How long to wait before another attempt.
 const AGAIN: Backoff = Backoff { first: Duration::from_millis(100), cap: Duration::from_secs(5) };
 /// How long the store counts as away after it was not reached, besides the time that the next question may take: longer
 /// than until that is asked.
@@ -84,10 +84,8 @@ async fn next(frames: &mut dyn Frames) -> Result<Option<WatchFrame>, AuthorityEr
     tokio::time::timeout(SILENCE_MAX, frames.next()).await.map_err(silent)?
 }
 
-/// One connection of the watch.
 struct WatchConnection<'a> {
     shared: &'a GateState,
-    /// When it was asked for.
     asked: Tick,
     cursor: &'a mut Option<Cursor>,
     /// A part of the snapshot has come.
@@ -219,13 +217,11 @@ pub(super) async fn ask_for_heads(shared: Arc<GateState>) {
     }
 }
 
-/// The store refuses the gate.
 pub(super) fn is_denied(shared: &GateState, why: &str) {
     shared.trouble.lock().is_denied(why, shared.now());
     shared.write().store_denies();
 }
 
-/// The store was not reached.
 pub(super) fn is_away(shared: &GateState) {
     let time = AWAY_FOR + shared.options.refresh_within;
     let until = shared.now().plus(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));

@@ -71,7 +71,6 @@ fn of_tenant(http: &Http, mut call: Call, tenant: &Name) -> Call {
     call
 }
 
-/// The frames of a server's stream.
 struct SseFrames {
     response: Response,
     decoder: Decoder,

@@ -12,9 +12,9 @@ use http::{Request, Response};
 use tower::{Layer, Service};
 
 use super::{
-    Gate,
     admission::{Refused, Shown},
     flights::{Ending, Flight, NotBegun, WhenOlder},
+    judge::Gate,
 };
 
 /// Judges requests by their headers `Solehold-Resource: KIND/KEY` and `Solehold-Token: N` before they reach a service.
@@ -89,7 +89,6 @@ impl<S> Layer<S> for GateLayer {
     }
 }
 
-/// A service behind a gate.
 #[derive(Debug, Clone)]
 pub struct Gated<S> {
     layer: GateLayer,

@@ -13,6 +13,7 @@ use std::{
 };
 
 use serde::{Deserialize, Serialize};
+use solehold_clock::Backoff;
 use solehold_core::{
     fence::{Fence, Mark, MarkRecord},
     key::{Name, ResourceKey, SessionId},
@@ -20,16 +21,12 @@ use solehold_core::{
 };
 
 use super::{options::MemoryError, state::GateState};
-use crate::clock::Backoff;
 
-/// The first line of every file.
 const TITLE: &str = "{\"solehold_gate\":1}\n";
 /// The file is replaced when it has more lines than this, and several per mark.
 const LINES_MIN: usize = 10_000;
-/// How long to wait before another attempt to save.
 const AGAIN: Backoff = Backoff { first: Duration::from_millis(100), cap: Duration::from_secs(5) };
 
-/// A line of the file.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 enum Line {

@@ -2,16 +2,12 @@
 
 use std::{fmt, io, path::PathBuf, sync::Arc, time::Duration};
 
+use solehold_clock::{BootClock, Clock};
 use solehold_core::{fence::Rules, key::Name};
 
-use crate::{
-    authority::{BadName, checked},
-    clock::{BootClock, Clock},
-};
+use crate::authority::{BadName, checked};
 
-/// The tenant of those who name none.
 const TENANT_DEFAULT: &str = "default";
-/// Most kinds that one gate may be for.
 const KINDS_MAX: usize = 32;
 
 /// What a gate does with what it cannot decide while the store is away.
@@ -25,7 +21,6 @@ pub enum Fail {
     Open,
 }
 
-/// The clock of a gate.
 #[derive(Clone)]
 pub struct GateClock(pub Arc<dyn Clock>);
 
@@ -39,9 +34,7 @@ impl fmt::Debug for GateClock {
 #[cfg(feature = "tower")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FlightLimits {
-    /// Of one resource.
     pub per_resource: usize,
-    /// Of all resources.
     pub total: usize,
 }
 
@@ -52,12 +45,9 @@ impl Default for FlightLimits {
     }
 }
 
-/// How a gate judges.
 #[derive(Debug, Clone)]
 pub struct GateOptions {
-    /// The kinds of resources that it is for.
     pub kinds: Vec<Name>,
-    /// Whose resources.
     pub tenant: Name,
     /// How old knowledge may be that admits. It is the longest time for which a superseded holder can still get through
     /// a gate that is cut off.
@@ -72,10 +62,8 @@ pub struct GateOptions {
     pub marks_max: usize,
     /// How long one question to the store may take.
     pub refresh_within: Duration,
-    /// How many requests its layers follow at once.
     #[cfg(feature = "tower")]
     pub flights: FlightLimits,
-    /// The clock to go by.
     pub clock: GateClock,
 }
 
@@ -131,37 +119,21 @@ impl GateOptions {
     }
 }
 
-/// Why a gate's memory cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum MemoryError {
-    /// The file cannot be read or written.
     #[error("the gate's memory {} cannot be used: {why}", path.display())]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// What happened.
-        why: io::Error,
-    },
-    /// Another gate uses it.
+    Io { path: PathBuf, why: io::Error },
     #[error("the gate's memory {} is in use by another gate: give each gate a file of its own", .0.display())]
     InUse(PathBuf),
     /// It says what no gate has written.
     #[error("line {line} of the gate's memory {} cannot be read: restore the file, or remove it and lose the marks", path.display())]
-    Damaged {
-        /// The file.
-        path: PathBuf,
-        /// Which line.
-        line: usize,
-    },
+    Damaged { path: PathBuf, line: usize },
 }
 
-/// Why a gate cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum GateError {
-    /// The options make no sense.
     #[error("invalid gate options: {0}")]
     Options(String),
-    /// Its memory cannot be used.
     #[error(transparent)]
     Memory(#[from] MemoryError),
 }

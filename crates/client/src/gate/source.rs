@@ -9,7 +9,6 @@ use solehold_core::{
 
 use crate::authority::AuthorityError;
 
-/// Where a gate learns from.
 #[async_trait]
 pub trait Source: Send + Sync + 'static {
     /// How far the store is, as just read from it.
@@ -27,14 +26,12 @@ pub trait Source: Send + Sync + 'static {
     ) -> Result<Box<dyn Frames>, NoWatch>;
 }
 
-/// The frames of a watch.
 #[async_trait]
 pub trait Frames: Send {
     /// The next one; none when the stream has ended. An error means that it cannot be read on.
     async fn next(&mut self) -> Result<Option<WatchFrame>, AuthorityError>;
 }
 
-/// Why there is no watch.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NoWatch {
     /// The events after the cursor were compacted: watch again without one.

@@ -4,17 +4,14 @@ use std::time::Duration;
 
 use solehold_core::fence::Tick;
 
-/// How often a refusal is logged while it lasts.
 const LOG_EVERY: Duration = Duration::from_secs(60);
 
-/// Why the store tells nothing.
 #[derive(Debug, Default)]
 pub(super) struct Trouble {
     /// Why it cannot be reached, as long as it cannot.
     away: Option<String>,
     /// What it said when it refused the gate, until it tells the gate something.
     denied: Option<String>,
-    /// When the last refusal was logged.
     logged: Option<Tick>,
 }
 
@@ -34,7 +31,6 @@ impl Trouble {
         }
     }
 
-    /// The store answers.
     pub fn is_back(&mut self) {
         if self.away.take().is_some() {
             tracing::info!("the gate reached the server again");

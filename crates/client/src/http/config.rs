@@ -4,13 +4,11 @@ use std::time::Duration;
 
 use secrecy::SecretString;
 
-/// Which servers to use, and how.
 #[derive(Debug, Clone)]
 pub struct HttpConfig {
     /// Their URLs, such as `https://solehold.example:7070`, or `HOST:PORT` for plain HTTP; all over one store. One
     /// entry may be a list with commas between. The first is preferred to begin with.
     pub servers: Vec<String>,
-    /// The API key to show.
     pub api_key: Option<SecretString>,
     /// The tenant to speak for, with a key that may see several.
     pub tenant: Option<String>,

@@ -33,7 +33,10 @@ use solehold_core::{
 use uuid::Uuid;
 
 pub(crate) use self::servers::Lane;
-pub use self::{config::HttpConfig, error::HttpError};
+pub use self::{
+    config::HttpConfig,
+    error::{HttpError, ServerFault},
+};
 use self::{pool::Call, servers::Servers};
 use crate::{
     authority::{
@@ -70,7 +73,7 @@ impl Http {
     pub fn new(config: HttpConfig) -> Result<Self, HttpError> {
         let timeout = config.request_timeout;
         if timeout.is_zero() {
-            return Err(HttpError("request_timeout is 0: no server could answer in time".to_owned()));
+            return Err(HttpError::NoTimeout);
         }
         let servers = RwLock::new(Arc::new(Servers::new(&config)?));
         Ok(Self { servers, timeout, runner: None, newsroom: Newsroom::default() })

@@ -18,7 +18,6 @@ const PROBE_MAX: Duration = Duration::from_secs(1);
 /// How a TLS alert begins: its type, and the major version.
 const TLS_ALERT: [u8; 2] = [0x15, 0x03];
 
-/// Why there was no answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NoAnswer {
     /// Which server, what happened, and what would be right.

@@ -43,7 +43,6 @@ pub struct Call {
     once: bool,
     /// The id of the session that it opens.
     opens: Option<SessionId>,
-    /// The parts of the query string.
     pub query: Vec<(&'static str, String)>,
 }
 
@@ -80,7 +79,6 @@ impl Call {
         Self { opens: Some(opens), ..self }
     }
 
-    /// The body, as JSON.
     #[must_use]
     pub fn body(self, body: &impl Serialize) -> Self {
         Self { body: Some(serde_json::to_vec(body)), ..self }
@@ -105,19 +103,15 @@ pub enum Failure {
     Problem(Box<Problem>),
     /// It answered, and not as a Solehold server does.
     Unexplained {
-        /// Which server.
         base: String,
-        /// The status of its answer.
         status: StatusCode,
     },
-    /// It did not answer.
     NoAnswer(NoAnswer),
 }
 
 /// How a pool connects and what it repeats.
 #[derive(Debug, Clone, Copy)]
 pub struct PoolOptions {
-    /// How long a connection may take to be made.
     pub connect_timeout: Option<Duration>,
     /// How long an answer may be silent.
     pub read_timeout: Option<Duration>,
@@ -130,15 +124,13 @@ pub struct PoolOptions {
     pub effect: fn(&Failure) -> Effect,
 }
 
-/// The answer of a server.
 #[derive(Debug)]
-pub struct Answer {
-    /// Which server.
+pub struct ServerAnswer {
     pub base: String,
     body: Vec<u8>,
 }
 
-impl Answer {
+impl ServerAnswer {
     /// Its JSON; an empty body is null.
     pub fn json<T: DeserializeOwned>(&self) -> serde_json::Result<T> {
         serde_json::from_slice(if self.body.trim_ascii().is_empty() { b"null" } else { &self.body })
@@ -170,7 +162,7 @@ impl Pool {
             http = http.read_timeout(time);
         }
         Ok(Self {
-            http: http.build().map_err(|error| HttpError(root_cause(&error)))?,
+            http: http.build().map_err(|error| HttpError::Client(root_cause(&error)))?,
             bases: urls.iter().map(transport::base).collect(),
             tenant: config.tenant.clone().filter(|tenant| !tenant.is_empty()),
             preferred: AtomicUsize::new(0),
@@ -190,9 +182,9 @@ impl Pool {
 
     /// Asks the servers in turn until one settles it. The failures of all that were asked, otherwise; just the one that
     /// settles it, if there is one.
-    pub async fn ask(&self, call: &Call) -> Result<Answer, Vec<Failure>> {
+    pub async fn ask(&self, call: &Call) -> Result<ServerAnswer, Vec<Failure>> {
         let (at, body) = self.in_turn(call, whole).await?;
-        Ok(Answer { base: self.bases[at].clone(), body })
+        Ok(ServerAnswer { base: self.bases[at].clone(), body })
     }
 
     /// The same; the answer is read by the caller, for as long as it takes.
@@ -201,12 +193,18 @@ impl Pool {
     }
 
     /// Sends a long body, which cannot be sent twice, to a server that answers within that time.
-    pub async fn upload(&self, path: &str, body: Body, within: Duration) -> Result<Answer, Vec<Failure>> {
-        let Answer { base, .. } = self.ask(&Call::new(Method::GET, paths::HEALTH.to_owned(), within)).await?;
+    pub async fn upload(
+        &self,
+        path: &str,
+        body: Body,
+        within: Duration,
+    ) -> Result<ServerAnswer, Vec<Failure>> {
+        let ServerAnswer { base, .. } =
+            self.ask(&Call::new(Method::GET, paths::HEALTH.to_owned(), within)).await?;
         let call = Call::new(Method::POST, path.to_owned(), Duration::MAX);
         let request = self.request(&base, &call).header(header::CONTENT_TYPE, "application/x-ndjson");
         let body = exchange(&base, request.body(body), call.within, whole).await;
-        Ok(Answer { body: body.map_err(|failure| vec![failure])?, base })
+        Ok(ServerAnswer { body: body.map_err(|failure| vec![failure])?, base })
     }
 
     async fn in_turn<T: Send>(&self, call: &Call, read: Read<T>) -> Result<(usize, T), Vec<Failure>> {

@@ -34,7 +34,6 @@ pub enum Lane {
     Waits,
 }
 
-/// The servers, and the connections to them.
 #[derive(Debug)]
 pub struct Servers {
     beats: Pool,

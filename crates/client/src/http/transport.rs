@@ -5,10 +5,10 @@ use reqwest::{ClientBuilder, header};
 use solehold_api::paths;
 
 pub use super::error::root_cause;
-use super::{error::HttpError, trust};
-
-/// Most servers that may be configured.
-const SERVERS_MAX: usize = 32;
+use super::{
+    error::{HttpError, SERVERS_MAX, ServerFault},
+    trust,
+};
 
 /// The servers of lists with commas between, in their order. This is the only place where servers are parsed.
 pub fn server_urls<L: AsRef<str>>(lists: impl IntoIterator<Item = L>) -> Result<Vec<Url>, HttpError> {
@@ -17,38 +17,32 @@ pub fn server_urls<L: AsRef<str>>(lists: impl IntoIterator<Item = L>) -> Result<
     let urls: Vec<Url> = lists.into_iter().flat_map(of_list).collect::<Result<_, _>>()?;
     match urls.len() {
         1..=SERVERS_MAX => Ok(urls),
-        count => Err(HttpError(format!("{count} servers are given: name 1 to {SERVERS_MAX}"))),
+        count => Err(HttpError::ServerCount(count)),
     }
 }
 
 /// One server: its URL, or `HOST:PORT` for plain HTTP.
 fn server_url(server: &str) -> Result<Url, HttpError> {
-    let odd = |why: String| {
-        HttpError(format!("server {server:?} {why}, as in 127.0.0.1:7070 or https://solehold.example:7070"))
-    };
+    let odd = |fault| HttpError::BadServer { server: server.to_owned(), fault };
     if server.is_empty() {
-        return Err(HttpError(
-            "a server is empty: write HOST:PORT or a URL, with commas between several".to_owned(),
-        ));
+        return Err(HttpError::EmptyServer);
     }
     let is_bare = !server.contains("://");
     let text = if is_bare { format!("http://{server}") } else { server.to_owned() };
-    let url =
-        Url::parse(&text).map_err(|error| odd(format!("is not a URL ({error}): write HOST:PORT or one")))?;
+    let url = Url::parse(&text).map_err(|error| odd(ServerFault::NotUrl(error.to_string())))?;
     let has_port =
         server.trim_end_matches('/').rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
     if is_bare && !has_port && url.username().is_empty() {
-        return Err(odd("has no port: write HOST:PORT or a URL".to_owned()));
+        return Err(odd(ServerFault::NoPort));
     }
     if !matches!(url.scheme(), "http" | "https") {
-        return Err(odd("is neither http:// nor https://: write one of them".to_owned()));
+        return Err(odd(ServerFault::Scheme));
     }
     if !url.username().is_empty() || url.password().is_some() {
-        // The URL is left out: it has a secret in it.
-        return Err(HttpError("a server's URL has a user or password in it: use an API key".to_owned()));
+        return Err(HttpError::Credentials);
     }
     if url.query().is_some() || url.fragment().is_some() {
-        return Err(odd("has a query or a fragment: leave it out".to_owned()));
+        return Err(odd(ServerFault::Query));
     }
     Ok(url)
 }
@@ -68,8 +62,7 @@ pub(super) fn builder(
     let mut headers = header::HeaderMap::new();
     if let Some(key) = api_key {
         let bearer = header::HeaderValue::try_from(format!("Bearer {key}"));
-        let odd = |_| HttpError("the API key has characters that no key has".to_owned());
-        let mut bearer = bearer.map_err(odd)?;
+        let mut bearer = bearer.map_err(|_| HttpError::ApiKey)?;
         bearer.set_sensitive(true);
         headers.insert(header::AUTHORIZATION, bearer);
     }
@@ -83,12 +76,10 @@ pub(super) fn builder(
     Ok(builder.tls_backend_preconfigured(trust::client_config(given)?))
 }
 
-/// Checks the certificates of a PEM file.
 pub fn check_certificates(pem: &[u8]) -> Result<(), HttpError> {
     trust::certificates(pem).map(drop)
 }
 
-/// The URL of a request.
 pub(super) fn url(base: &str, path: &str, query: &[(impl AsRef<str>, impl AsRef<str>)]) -> String {
     let pair = |name: &str, value: &str| format!("{name}={}", paths::segment(value));
     let query: Vec<String> = query.iter().map(|(name, value)| pair(name.as_ref(), value.as_ref())).collect();

@@ -13,16 +13,13 @@ use rustls::{
     pki_types::{CertificateDer, ServerName, UnixTime},
 };
 
-use solehold_process::tls::{self, TrustError};
+use solehold_process::tls;
 
 use super::error::HttpError;
 
-/// The certificates of a PEM file.
 pub(super) fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, HttpError> {
-    tls::roots(pem).and_then(|_| tls::certificates(pem)).map_err(|error| match error {
-        TrustError::Empty => HttpError("the CA certificates are empty: give at least one, as PEM".to_owned()),
-        error => HttpError(format!("the CA certificates are not PEM: {error}")),
-    })
+    tls::roots(pem)?;
+    Ok(tls::certificates(pem)?)
 }
 
 /// TLS for clients that trust `given` besides the system's authorities.
@@ -30,14 +27,13 @@ pub(super) fn client_config(given: Vec<CertificateDer<'static>>) -> Result<Clien
     let provider = Arc::new(aws_lc_rs::default_provider());
     let trust = Trust { given, authorities: OnceLock::new(), provider: provider.clone() };
     let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
-    let config = config.map_err(|error| HttpError(format!("TLS cannot be used: {error}")))?;
+    let config = config.map_err(|error| HttpError::Tls(error.to_string()))?;
     let config = config.dangerous().with_custom_certificate_verifier(Arc::new(trust));
     let mut config = config.with_no_client_auth();
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(config)
 }
 
-/// Who is trusted.
 #[derive(Debug)]
 struct Trust {
     given: Vec<CertificateDer<'static>>,

@@ -67,7 +67,6 @@ pub fn release(held: &HeldLease, state: Option<StateWrite>) -> ReleaseItem {
     }
 }
 
-/// What became of one item.
 pub fn outcome(resource: ResourceName, item: BatchItem) -> Reply<Completion> {
     match item {
         BatchItem::Granted { lease } | BatchItem::Renewed { lease } => {

@@ -18,32 +18,17 @@ use crate::{
 /// How often an acquire that should answer now is asked again when its answer was lost.
 const ATTEMPTS_NOW: u32 = 3;
 
-/// Why something was not acquired.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AcquireError {
-    /// The resource has no proper name.
     #[error(transparent)]
     Name(#[from] BadName),
-    /// The authority refused.
     #[error("{resource} was not acquired: {refusal}")]
-    Refused {
-        /// What was asked for.
-        resource: ResourceName,
-        /// Why not.
-        refusal: RefusalReason,
-    },
+    Refused { resource: ResourceName, refusal: RefusalReason },
     /// There is no answer. The request is cancelled, so that no lease is held by accident.
     #[error("{resource} was not acquired: {error}")]
-    Authority {
-        /// What was asked for.
-        resource: ResourceName,
-        /// What is known.
-        error: AuthorityError,
-    },
-    /// It was not granted in time.
+    Authority { resource: ResourceName, error: AuthorityError },
     #[error("{resource} was not acquired in time{}", held_by(holder))]
     TimedOut {
-        /// What was asked for.
         resource: ResourceName,
         /// Who held it last, as far as is known.
         holder: Option<String>,
@@ -72,7 +57,6 @@ pub(crate) struct Request {
     is_in_doubt: bool,
 }
 
-/// What one attempt came to.
 pub(crate) enum Attempt {
     Won(Guard),
     Refused(RefusalReason),
@@ -96,7 +80,6 @@ impl Request {
         AcquireRequest { resource, holder, session, request, attributes }
     }
 
-    /// Asks once.
     pub async fn attempt(&mut self, session: SessionId) -> Attempt {
         let ask = Operation::Acquire(self.ask(session));
         self.sent = Sent::default();

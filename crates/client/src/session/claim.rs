@@ -8,7 +8,6 @@ use std::sync::{
 use super::inner::{Inner, KnownSet};
 use crate::authority::{HeldLease, ResourceName};
 
-/// A claim on a resource, for as long as this value lives.
 #[derive(Debug)]
 pub(crate) struct ResourceClaim {
     inner: Arc<Inner>,

@@ -19,9 +19,10 @@ use std::{
 };
 
 use parking_lot::Mutex;
+use solehold_clock::BootTime;
 use solehold_core::key::LeaseId;
 
-use crate::{authority::ResourceName, clock::BootTime};
+use crate::authority::ResourceName;
 
 /// Most resources whose time of the last answer is remembered; the others share the latest time.
 const ANSWERED_MAX: usize = 4_096;
@@ -30,7 +31,6 @@ const CALLED_OFF_MAX: usize = 1_024;
 /// Most requests that were given up and may still be granted. Beyond it nothing new is acquired.
 const UNCONFIRMED_MAX: usize = 10_000;
 
-/// Whether a lease without a guard may be taken up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ClaimStatus {
     /// A request, or a guard, is about its resource.
@@ -45,7 +45,6 @@ pub(crate) enum ClaimStatus {
 #[error("{0} abandoned requests are not confirmed as cancelled yet, which is the limit; try again later")]
 pub(crate) struct TooManyUnconfirmed(usize);
 
-/// The claims of a session.
 #[derive(Debug, Default)]
 pub(crate) struct Claims {
     table: Mutex<ClaimTable>,
@@ -84,7 +83,6 @@ impl ClaimTable {
 }
 
 impl Claims {
-    /// One more claim on a resource.
     pub fn begin(&self, resource: &ResourceName) {
         *self.table.lock().open.entry(resource.clone()).or_default() += 1;
     }
@@ -155,7 +153,6 @@ impl Claims {
         table.called_off.contains(&lease) && !table.open.contains_key(resource)
     }
 
-    /// Whether there is one claim on a resource and no other.
     pub fn is_only(&self, resource: &ResourceName) -> bool {
         self.table.lock().open.get(resource) == Some(&1)
     }

@@ -2,19 +2,18 @@
 
 use std::{sync::Arc, time::Duration};
 
+use solehold_clock::{AlarmClock, Backoff, BootClock};
 use solehold_core::limits::{TTL_MS_MAX, TTL_MS_MIN};
 
 use crate::{
     authority::{AuthorityError, BadName, Metrics, RefusalReason},
     chance::{Chance, MachineChance},
-    clock::{AlarmClock, Backoff, BootClock},
     renewer::Policy,
 };
 
 /// The least pause between two heartbeats.
 const EVERY_MIN: Duration = Duration::from_millis(50);
 
-/// How a session is kept.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SessionConfig {
     /// The name of this program. Two programs with one name end each other's sessions.
@@ -24,9 +23,7 @@ pub struct SessionConfig {
     pub ttl: Duration,
     /// How often to renew; a third of the ttl if not given. Less than half of the ttl.
     pub every: Option<Duration>,
-    /// What to do when a renewal fails.
     pub policy: Policy,
-    /// The first metrics that the session reports.
     pub metrics: Metrics,
     /// How long to wait between attempts to open a session and to acquire.
     pub backoff: Backoff,
@@ -80,9 +77,7 @@ impl SessionConfig {
 /// Where time and chance come from.
 #[derive(Clone)]
 pub struct Surroundings {
-    /// Time.
     pub clock: Arc<dyn AlarmClock>,
-    /// Chance.
     pub chance: Arc<dyn Chance>,
 }
 
@@ -98,19 +93,14 @@ impl std::fmt::Debug for Surroundings {
     }
 }
 
-/// Why a session cannot be opened.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum OpenError {
-    /// The configuration makes no sense.
     #[error("invalid session configuration: {0}")]
     Config(String),
-    /// The holder is no name.
     #[error(transparent)]
     Name(#[from] BadName),
-    /// The authority refused.
     #[error("the authority refused to open a session: {0}")]
     Refused(#[from] RefusalReason),
-    /// The authority was not reached in time.
     #[error("cannot open a session: {0}")]
     Authority(#[from] AuthorityError),
 }

@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Weak};
 
+use solehold_clock::BootTime;
 use solehold_core::key::SessionId;
 
 use super::{
@@ -11,7 +12,6 @@ use super::{
 };
 use crate::{
     authority::{AuthorityError, HeartbeatAttempt, RefusalReason},
-    clock::BootTime,
     renewer::{Lost, Policy, SentHeartbeat, Step},
 };
 
@@ -33,7 +33,7 @@ pub(super) async fn drive(session: Weak<Inner>) {
         };
         let Some(until) = until else { continue };
         let clock = inner.clock_handle();
-        let changed = inner.changed();
+        let changed = inner.changed.clone();
         // Not kept meanwhile: a session without handles ends.
         drop(inner);
         tokio::select! {
@@ -67,7 +67,7 @@ async fn beat(weak: Weak<Inner>, session: SessionId, flight: SentHeartbeat) {
     let Some(inner) = weak.upgrade() else { return };
     let authority = inner.authority.clone();
     let clock = inner.clock_handle();
-    let metrics = inner.metrics();
+    let metrics = inner.metrics.lock().clone();
     let cursor = inner.sealed_cursor();
     let mut answered = inner.answered_beats();
     drop(inner);
@@ -93,7 +93,7 @@ async fn beat(weak: Weak<Inner>, session: SessionId, flight: SentHeartbeat) {
         Ok(Err(refusal)) => failed(&inner, session, flight, &refusal.to_string()),
         Err(error) => failed(&inner, session, flight, error.why()),
     }
-    inner.changed().notify_one();
+    inner.changed.notify_one();
 }
 
 fn failed(inner: &Inner, session: SessionId, flight: SentHeartbeat, why: &str) {

@@ -3,16 +3,14 @@
 
 use std::sync::Arc;
 
+use solehold_clock::BootTime;
 use solehold_core::key::{LeaseId, Name, SessionId};
 
 use super::{
     claim::ResourceClaim,
     inner::{Inner, Phase},
 };
-use crate::{
-    authority::{AuthorityError, HeldLease, Operation, Reply},
-    clock::BootTime,
-};
+use crate::authority::{AuthorityError, HeldLease, Operation, Reply};
 
 /// Whether the authority said that the lease is over; otherwise it is to be told again.
 fn is_over<T>(told: &Reply<T>) -> bool {

@@ -12,7 +12,9 @@ use std::{
 
 use serde::Serialize;
 use serde_json::Value;
+use solehold_clock::BootTime;
 use solehold_core::{key::LeaseId, time::Token};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::{claim::ResourceClaim, endings, holding::Holding, inner::Inner};
@@ -21,7 +23,6 @@ use crate::{
         AuthorityError, HandOver, HeldLease, Operation, RefusalReason, ResourceName, StateDocument,
         StateWrite,
     },
-    clock::BootTime,
     renewer::Lost,
 };
 
@@ -31,13 +32,10 @@ const RELEASE_ATTEMPTS: u32 = 5;
 /// Why a state document was not written, or a lease not released.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum GuardError {
-    /// The lease is no longer held.
     #[error(transparent)]
     Lost(#[from] Lost),
-    /// The document is not valid JSON.
     #[error("the state document cannot be written as JSON: {0}")]
     State(String),
-    /// The authority refused.
     #[error(transparent)]
     Refused(#[from] RefusalReason),
     /// The outcome is unknown, or the authority was not reached.
@@ -70,7 +68,6 @@ impl Guard {
         Self { inner, holding, claim: Some(claim), is_released }
     }
 
-    /// The resource that the lease is for.
     pub fn resource(&self) -> &ResourceName {
         &self.holding.resource
     }
@@ -80,7 +77,7 @@ impl Guard {
         self.holding.held().lease
     }
 
-    /// The fencing token: larger at each change of owner. Under [`Policy::Grace`](crate::Policy::Grace) a reclaimed
+    /// The fencing token: larger at each change of owner. Under [`Policy::Grace`](crate::renewer::Policy::Grace) a reclaimed
     /// lease has another one: read it for each piece of work.
     pub fn token(&self) -> Token {
         self.holding.token()
@@ -118,46 +115,25 @@ impl Guard {
     /// Waits until the next holder requests a hand-over. Then stop the work and [release](Self::release_with) the
     /// lease: the next holder has it in the same moment. A holder that does not release it keeps it.
     pub async fn hand_over_asked(&self) -> HandOver {
-        let mut asked = self.holding.hand_over();
-        loop {
-            if let Some((hand_over, _)) = asked.borrow_and_update().clone() {
-                return hand_over;
-            }
-            if asked.changed().await.is_err() {
-                std::future::pending().await
-            }
-        }
+        let asked = self.holding.hand_over();
+        until_some(asked, |asked| asked.as_ref().map(|(hand_over, _)| hand_over.clone())).await
     }
 
     /// Waits until a holder other than `known` requests a hand-over, or until the known one no longer does. Returns the
     /// holder that waits now, and until when. For programs that take long to stop, and continue the work if the next
     /// holder no longer waits by then.
     pub async fn offer_changed(&self, known: Option<&str>) -> Option<(String, BootTime)> {
-        let mut asked = self.holding.hand_over();
-        loop {
-            let now = asked.borrow_and_update().clone().map(|(asked, until)| (asked.to, until));
-            if now.as_ref().map(|(to, _)| to.as_str()) != known {
-                return now;
-            }
-            if asked.changed().await.is_err() {
-                std::future::pending().await
-            }
-        }
+        let changed = |asked: &Option<(HandOver, BootTime)>| {
+            let now = asked.as_ref().map(|(asked, until)| (asked.to.clone(), *until));
+            (now.as_ref().map(|(to, _)| to.as_str()) != known).then_some(now)
+        };
+        until_some(self.holding.hand_over(), changed).await
     }
 
-    /// Waits until the lease is held under another token than this one. With the policy [`Grace`](crate::Policy::Grace)
+    /// Waits until the lease is held under another token than this one. With the policy [`Grace`](crate::renewer::Policy::Grace)
     /// it may have expired and been reclaimed (rule 22): show the new token wherever the old one was shown.
     pub async fn won_back(&self, under: Token) -> Token {
-        let mut tokens = self.holding.tokens();
-        loop {
-            let token = *tokens.borrow_and_update();
-            if token != under {
-                return token;
-            }
-            if tokens.changed().await.is_err() {
-                std::future::pending().await
-            }
-        }
+        until_some(self.holding.tokens(), |token| (*token != under).then_some(*token)).await
     }
 
     /// A token that is cancelled when the lease is lost.
@@ -205,7 +181,6 @@ impl Guard {
         state.0.as_ref().map(|state| state.document.clone())
     }
 
-    /// The sequence number of the state document.
     pub fn state_sequence(&self) -> Option<u64> {
         let state = self.holding.state.lock();
         state.0.as_ref().map(|state| state.sequence)
@@ -219,8 +194,7 @@ impl Guard {
         self.inner.authority.write_state(&held, &write).await??;
         let mut state = self.holding.state.lock();
         if state.0.as_ref().is_none_or(|s| (s.token, s.sequence) < (held.token, write.sequence)) {
-            let document = write.document;
-            let sequence = write.sequence;
+            let StateWrite { document, sequence } = write;
             state.0 = Some(StateDocument { document, token: held.token, sequence });
         }
         Ok(())
@@ -308,6 +282,18 @@ impl Guard {
             Some(std::cmp::Ordering::Equal) => Ok(()),
             Some(std::cmp::Ordering::Less) => Err(Lost::Refused(refusal).into()),
             Some(std::cmp::Ordering::Greater) | None => Err(unknown(&refusal).into()),
+        }
+    }
+}
+
+/// Waits until `pick` finds something in what is watched; for ever once nothing changes any more.
+async fn until_some<T, R>(mut watched: watch::Receiver<T>, pick: impl Fn(&T) -> Option<R>) -> R {
+    loop {
+        if let Some(picked) = pick(&watched.borrow_and_update()) {
+            return picked;
+        }
+        if watched.changed().await.is_err() {
+            std::future::pending().await
         }
     }
 }

@@ -6,13 +6,13 @@ use std::sync::{
 };
 
 use parking_lot::Mutex;
+use solehold_clock::BootTime;
 use solehold_core::time::Token;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     authority::{Attributes, GrantedLease, HandOver, HeldLease, ResourceName, StateDocument},
-    clock::BootTime,
     renewer::{Lost, Renewer},
 };
 
@@ -46,7 +46,6 @@ impl Window {
     }
 }
 
-/// A lease that a guard stands for.
 #[derive(Debug)]
 pub(crate) struct Holding {
     pub resource: ResourceName,
@@ -157,12 +156,10 @@ impl Holding {
         self.reissued.get()
     }
 
-    /// Its guard lets go.
     pub fn go(&self) {
         self.is_gone.store(true, Ordering::SeqCst);
     }
 
-    /// Whether its guard has let go.
     pub fn is_gone(&self) -> bool {
         self.is_gone.load(Ordering::SeqCst)
     }

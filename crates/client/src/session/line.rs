@@ -3,6 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use solehold_api::problem::ErrorCode;
+use solehold_clock::BootTime;
 use solehold_core::key::SessionId;
 use tokio::task::JoinSet;
 
@@ -11,11 +12,8 @@ use super::{
     guard::Guard,
     inner::Inner,
 };
-use crate::{
-    authority::{
-        Attributes, AuthorityError, Completion, GrantedLease, Operation, RefusalReason, Reply, ResourceName,
-    },
-    clock::BootTime,
+use crate::authority::{
+    Attributes, AuthorityError, Completion, GrantedLease, Operation, RefusalReason, Reply, ResourceName,
 };
 
 /// A wait that the authority should have ended by now is ended here.
@@ -38,7 +36,6 @@ pub(crate) async fn wait_in_line(
     wait.run().await
 }
 
-/// One wait for a lock.
 struct LineWait {
     request: Request,
     until: BootTime,
@@ -47,7 +44,6 @@ struct LineWait {
     holder: Option<String>,
 }
 
-/// What to do next.
 enum Next {
     Return(Box<Result<Guard, AcquireError>>),
     Again,

@@ -5,10 +5,11 @@ use std::{
     time::Duration,
 };
 
+use solehold_clock::Backoff;
+
 use super::inner::{Inner, Phase};
 use crate::{
     authority::Authority,
-    clock::Backoff,
     news::{Newsroom, Wakeup},
 };
 
@@ -16,10 +17,8 @@ use crate::{
 const BEAT_WITHIN: Duration = Duration::from_secs(1);
 /// Sessions that begin to wait within this time share one request.
 const GATHER: Duration = Duration::from_millis(20);
-/// How long to wait after a request that failed.
 const RETRY: Backoff = Backoff { first: Duration::from_millis(200), cap: Duration::from_secs(10) };
 
-/// Starts to listen.
 pub(super) fn start(inner: &Arc<Inner>) {
     inner.spawn(listen(Arc::downgrade(inner)));
 }

@@ -23,6 +23,7 @@ mod take_over;
 
 use std::{sync::Arc, time::Duration};
 
+use solehold_clock::BootTime;
 use solehold_core::key::SessionId;
 use tokio::sync::watch;
 
@@ -36,7 +37,6 @@ pub(crate) use self::{inner::Inner, line::wait_in_line};
 use self::{inner::Phase, line::POLL_EVERY};
 use crate::{
     authority::{Attributes, Authority, HeldLease, Metrics, ResourceName, checked},
-    clock::BootTime,
     renewer::Lost,
 };
 
@@ -69,7 +69,6 @@ impl ClientSession {
         Ok(Self { inner })
     }
 
-    /// The name that it goes by.
     pub fn holder(&self) -> &str {
         self.inner.holder.as_str()
     }
@@ -117,7 +116,7 @@ impl ClientSession {
 
     /// Sets what the next heartbeats report about this program.
     pub fn set_metrics(&self, metrics: Metrics) {
-        self.inner.set_metrics(metrics);
+        *self.inner.metrics.lock() = metrics;
     }
 
     /// Renews this often from now on, and opens the next session, should this one be lost, with this ttl. The ttl of a

@@ -15,7 +15,7 @@ fn settings(text: &str) -> Result<Settings, String> {
     let mut file = tempfile::NamedTempFile::new().expect("a file");
     file.write_all(text.as_bytes()).expect("written");
     let path = file.path().display().to_string();
-    load(file.path(), |_| {}).map_err(|error| error.0.replace(&path, "o.yaml"))
+    load(file.path(), |_| {}).map_err(|error| error.to_string().replace(&path, "o.yaml"))
 }
 
 fn told(text: &str) -> String {

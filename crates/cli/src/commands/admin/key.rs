@@ -7,7 +7,6 @@ use serde_json::{Value, json};
 use solehold_api::{
     admin::{ApiKey, CreateKey, KeyList, KeyScope, NewKey, Role, RotateKey},
     field::{maybe_name, name},
-    page::PageCursor,
     paths,
     problem::Problem,
     time::Timestamp,
@@ -18,8 +17,8 @@ use solehold_server::keys::{self, Key};
 
 use super::Door;
 use crate::{
-    client::{Method, Page},
-    error::{CommandError, CommandResult, ValueError},
+    client::Method,
+    error::{CommandError, CommandResult, Doing, ValueError},
     global::GlobalArgs,
     human::{ago, duration_ms},
     output::{self, or_dash},
@@ -117,13 +116,6 @@ fn word(role: Role) -> &'static str {
     }
 }
 
-impl Page for KeyList {
-    type Item = ApiKey;
-    fn into_parts(self) -> (Vec<ApiKey>, Option<PageCursor>) {
-        (self.keys, self.next)
-    }
-}
-
 pub async fn run(
     command: KeyCommand,
     door: &Door,
@@ -140,17 +132,14 @@ pub async fn run(
             show("made key", &key, global)
         }
         KeyCommand::Ls { limit } => {
-            let keys = list(limit, tenant, door).await.map_err(|failure| failure.doing("list the keys"))?;
-            if global.json {
-                return output::json(&json!({ "keys": keys }));
-            }
-            if keys.is_empty() {
-                output::note(
-                    "there are no keys: everyone on this machine may do everything, and no one else may do anything",
-                );
-                return Ok(());
-            }
-            output::print(&table(&keys))
+            let keys = list(limit, tenant, door).await.doing("list the keys")?;
+            output::list(
+                global,
+                "keys",
+                &keys,
+                "there are no keys: everyone on this machine may do everything, and no one else may do anything",
+                table,
+            )
         }
         KeyCommand::Rotate { id, grace, expires } => {
             let ask =
@@ -164,10 +153,7 @@ pub async fn run(
             let doing = |failure: CommandError| failure.doing(format!("revoke key {id}"));
             let id = id_of(&id, tenant, door).await.map_err(doing)?;
             revoke(&id, door).await.map_err(doing)?;
-            if global.json {
-                return output::json(&json!({ "id": id }));
-            }
-            output::line(format!("revoked key {id}"))
+            output::show(global, &json!({ "id": id }), || format!("revoked key {id}"))
         }
     }
 }

@@ -23,7 +23,7 @@ use crate::{
     client::{Client, Method, ServerArgs},
     config::Layer,
     engine_url::EngineUrl,
-    error::{Cause, CommandError, CommandResult, ValueError},
+    error::{Cause, CommandError, CommandResult, Doing, ValueError},
     global::GlobalArgs,
     human::duration_ms,
     output,
@@ -92,7 +92,6 @@ pub enum AdminCommand {
     },
 }
 
-/// A longest ttl.
 fn ttl_max(text: &str) -> Result<Duration, ValueError> {
     times::ttl(text).map_err(|_| "write a time from 1s to 24h, as in 5m".into())
 }
@@ -113,7 +112,7 @@ impl Door {
             // The tenant is said where it matters, in the body.
             return Client::new(&ServerArgs { tenant: None, ..server.clone() }).map(Self::Server);
         };
-        let layer = Layer::from_variables(&mut std::env::vars_os().collect())?;
+        let layer = Layer::from_variables(&std::env::vars_os().collect())?;
         let options = layer.store_options().map_err(CommandError::usage)?;
         let opened = store.open(options, missing).await.map_err(|failure| {
             if failure.cause == Some(Cause::FolderInUse) {
@@ -177,12 +176,8 @@ async fn raise_token(above: u64, door: &Door, global: &GlobalArgs) -> CommandRes
             }
         }
     };
-    let raised: RaisedToken =
-        raised.map_err(|failure| failure.doing(format!("raise tokens above {above}")))?;
-    if global.json {
-        return output::json(&raised);
-    }
-    output::line(format!("tokens go on from above {}", raised.above))
+    let raised: RaisedToken = raised.doing(format!("raise tokens above {above}"))?;
+    output::show(global, &raised, || format!("tokens go on from above {}", raised.above))
 }
 
 async fn lower_ttl_max(to: Duration, door: &Door, global: &GlobalArgs) -> CommandResult {
@@ -193,14 +188,12 @@ async fn lower_ttl_max(to: Duration, door: &Door, global: &GlobalArgs) -> Comman
             return Err(CommandError::usage(message).hint("give --engine postgres://USER@HOST/DATABASE"));
         }
         Door::Store(engine) => {
-            let lowered = engine.lower_ttl_max(ttl_max_ms).await.map_err(CommandError::from);
-            lowered.map_err(|failure| failure.doing("lower ttl_max"))?;
+            engine.lower_ttl_max(ttl_max_ms).await.map_err(CommandError::from).doing("lower ttl_max")?;
         }
     }
-    if global.json {
-        return output::json(&json!({ "ttl_max_ms": ttl_max_ms }));
-    }
-    output::line(format!("after a failover or a restore nothing is granted for {}", duration_ms(ttl_max_ms)))
+    output::show(global, &json!({ "ttl_max_ms": ttl_max_ms }), || {
+        format!("after a failover or a restore nothing is granted for {}", duration_ms(ttl_max_ms))
+    })
 }
 
 async fn restored(holders_stopped: bool, door: &Door, global: &GlobalArgs) -> CommandResult {
@@ -214,19 +207,12 @@ async fn restored(holders_stopped: bool, door: &Door, global: &GlobalArgs) -> Co
             Ok(NewHistory { epoch: cursor.epoch, above: cursor.revision.0, barred_ms })
         }
     };
-    let told: NewHistory = told.map_err(|failure| failure.doing("take up the restored store"))?;
-    if global.json {
-        return output::json(&told);
-    }
-    output::line(format!(
-        "epoch {}; tokens go on from above {}; {}",
-        told.epoch,
-        told.above,
-        from_when(told.barred_ms)
-    ))
+    let told: NewHistory = told.doing("take up the restored store")?;
+    output::show(global, &told, || {
+        format!("epoch {}; tokens go on from above {}; {}", told.epoch, told.above, from_when(told.barred_ms))
+    })
 }
 
-/// When a new history begins to grant leases.
 fn from_when(barred_ms: u64) -> String {
     match barred_ms {
         0 => "grants begin at once".to_owned(),

@@ -27,7 +27,7 @@ use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, BufReader};
 use super::Door;
 use crate::{
     client::{Body, Method, ServerArgs},
-    error::{CommandError, CommandResult},
+    error::{CommandError, CommandResult, Doing},
     global::GlobalArgs,
     human::count,
     output,
@@ -36,7 +36,6 @@ use crate::{
 
 /// How often progress is shown, in lines.
 const PROGRESS_LINES: u64 = 10_000;
-/// Pieces that are read at a time.
 const PIECE_BYTES: usize = 256 * 1024;
 
 /// Exports to a file or stdout, after retiring the store if requested.
@@ -49,7 +48,7 @@ pub async fn export(path: Option<&Path>, retire: Option<String>, door: &Door) ->
             }
             Door::Store(engine) => engine.retire(&to).await.map_err(CommandError::from),
         }
-        .map_err(|failure| failure.doing("retire the store"))?;
+        .doing("retire the store")?;
         output::note(
             "the store is retired and refuses everything but exports; `solehold admin restored` takes it up again",
         );
@@ -62,8 +61,7 @@ pub async fn export(path: Option<&Path>, retire: Option<String>, door: &Door) ->
                     format!("the export from {} broke off", client.base()),
                 )
             };
-            let response = client.stream(&paths::export(), &[]).await;
-            let mut response = response.map_err(|failure| failure.doing("export"))?;
+            let mut response = client.stream(&paths::export(), &[]).await.doing("export")?;
             let mut lines = LastLine::default();
             while let Some(piece) = response.chunk().await.map_err(|_| broke_off())? {
                 lines.take(&piece);
@@ -124,13 +122,12 @@ pub async fn import(
         },
         Some(store) => import_rows(source, store, server).await,
     };
-    let imported: ImportSummary = imported.map_err(|failure| failure.doing("import"))?;
-    if global.json {
-        return output::json(&imported);
-    }
-    let rows = count(usize::try_from(imported.rows).unwrap_or(usize::MAX), "row");
-    let when = super::from_when(imported.barred_ms);
-    output::line(format!("imported {rows}; tokens go on from above {}; {when}", imported.revision))
+    let imported: ImportSummary = imported.doing("import")?;
+    output::show(global, &imported, || {
+        let rows = count(usize::try_from(imported.rows).unwrap_or(usize::MAX), "row");
+        let when = super::from_when(imported.barred_ms);
+        format!("imported {rows}; tokens go on from above {}; {when}", imported.revision)
+    })
 }
 
 async fn open_source(path: &Path) -> CommandResult<Box<dyn AsyncRead + Send + Unpin>> {
@@ -286,7 +283,6 @@ impl Progress {
     }
 }
 
-/// Where an export goes.
 struct Sink {
     out: BufWriter<Box<dyn Write>>,
     /// The file's name until it is complete, and then.

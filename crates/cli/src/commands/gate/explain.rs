@@ -4,7 +4,6 @@ use serde_json::json;
 
 use crate::{error::CommandResult, global::GlobalArgs, output};
 
-/// One form of a gate.
 struct Form {
     name: &'static str,
     strength: &'static str,

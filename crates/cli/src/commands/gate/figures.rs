@@ -25,7 +25,6 @@ pub async fn serve(gate: &str, listen: SocketAddr, health: impl Health) -> Comma
     Ok(())
 }
 
-/// The figures of `gate mqtt`.
 pub struct MqttFigures {
     pub figures: Arc<mqtt::GateMetrics>,
     pub knowledge: mqtt::Knowledge,
@@ -41,7 +40,6 @@ impl Health for MqttFigures {
     }
 }
 
-/// The figures of `gate http`.
 pub struct HttpFigures {
     pub gate: Arc<Gate>,
     pub refusals: Arc<Refusals>,

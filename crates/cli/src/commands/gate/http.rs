@@ -44,17 +44,13 @@ use crate::{
     times::duration,
 };
 
-/// Most bytes of the headers of a request.
 const HEAD_BYTES_MAX: usize = 64 * 1024;
-/// Most headers of a request.
 const HEADERS_MAX: usize = 100;
 /// How long the headers of a request may take to arrive, and its body.
 const ARRIVAL_MAX: Duration = Duration::from_secs(30);
-/// How long a connection to the service may take to be made.
 const CONNECT_MAX: Duration = Duration::from_secs(5);
 /// How long requests that are under way may take when the proxy stops.
 const STOP_MAX: Duration = Duration::from_secs(30);
-/// What is spoken inside TLS.
 const PROTOCOLS: Protocols = &[b"http/1.1"];
 /// Forwarding headers. The gate appends to them and trusts none of them.
 const FORWARDED: [HeaderName; 3] = [
@@ -246,7 +242,6 @@ struct Proxy {
     layer: GateLayer,
     upstream: Arc<Upstream>,
     answer_within: Duration,
-    /// Where TLS is spoken.
     acceptor: Option<Acceptor>,
     scheme: &'static str,
     refusals: Arc<Refusals>,

@@ -36,7 +36,6 @@ autosave_interval 30
 max_queued_messages 0
 max_inflight_messages 1000";
 
-/// The tenant if none is given.
 const TENANT_DEFAULT: &str = "default";
 
 /// The options of `solehold gate mqtt`.

@@ -23,14 +23,12 @@ struct OfCode {
     code: &'static str,
 }
 
-/// What was refused so far.
 #[derive(Debug, Default)]
 pub struct Refusals {
     counts: Family<OfCode, Counter>,
     lines: Mutex<Lines>,
 }
 
-/// The lines of the present period.
 #[derive(Debug, Default)]
 struct Lines {
     began: Option<BootTime>,
@@ -55,7 +53,6 @@ impl Lines {
     }
 }
 
-/// What is logged of a request.
 pub struct Asked {
     pub method: Method,
     pub path: String,
@@ -81,7 +78,6 @@ fn shown(text: &str) -> String {
 }
 
 impl Refusals {
-    /// Counts by code, for the metrics.
     pub fn counts(&self) -> impl prometheus_client::registry::Metric + use<> {
         self.counts.clone()
     }

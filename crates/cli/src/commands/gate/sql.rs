@@ -80,10 +80,7 @@ pub fn run(args: &SqlArgs, global: &GlobalArgs) -> CommandResult {
         Form::Statement => args.statement()?,
         Form::Column => args.column()?,
     };
-    if global.json {
-        return output::json(&json!({ "form": args.form.name(), "sql": sql }));
-    }
-    output::print(&sql)
+    output::show(global, &json!({ "form": args.form.name(), "sql": sql }), || sql)
 }
 
 impl SqlArgs {

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
+use solehold_clock::BootTime;
 use solehold_core::key::{LeaseId, SessionId};
 use tokio::sync::watch;
 
 use super::{Holding, Incarnation, Inner, KnownSet, Phase};
 use crate::{
     authority::{Attributes, Beat, GrantedLease, HeldLease},
-    clock::BootTime,
     renewer::Lost,
     session::claims::ClaimStatus,
 };
@@ -24,7 +24,7 @@ impl Inner {
     pub fn answered(&self, sent: BootTime, beat: &Beat) {
         let now = self.clock().now();
         let unit = self.unit();
-        let mut incarnation = self.incarnation();
+        let mut incarnation = self.incarnation.lock();
         if *self.phase.borrow() != Phase::Live(beat.session) {
             return;
         }
@@ -93,7 +93,7 @@ impl Inner {
         lease: &HeldLease,
         work: impl FnOnce(KnownSet) -> Option<T>,
     ) -> Option<T> {
-        let incarnation = self.incarnation();
+        let incarnation = self.incarnation.lock();
         let known = self.set().filter(|known| known.beat.leases.contains(lease))?;
         if incarnation.holdings.contains_key(&lease.lease) {
             return None;
@@ -109,7 +109,7 @@ impl Inner {
         granted: GrantedLease,
         attributes: Attributes,
     ) -> Option<Arc<Holding>> {
-        let mut incarnation = self.incarnation();
+        let mut incarnation = self.incarnation.lock();
         let lease = granted.held.lease;
         let token = granted.held.token;
         if *self.phase.borrow() != Phase::Live(session) || incarnation.holdings.contains_key(&lease) {
@@ -127,7 +127,7 @@ impl Inner {
 
     /// A guard gives up its lease. Returns what to release. Under the lock, so that the lease is not reclaimed for it.
     pub fn let_go(&self, holding: &Holding) -> HeldLease {
-        let mut incarnation = self.incarnation();
+        let mut incarnation = self.incarnation.lock();
         holding.go();
         let held = holding.held();
         incarnation.holdings.remove(&held.lease);
@@ -139,7 +139,7 @@ impl Inner {
 
     /// The session is lost, with all leases attached to it. Guards are cancelled before the next session begins.
     pub fn lose_all(&self, lost: &Lost, next: Phase) {
-        let mut incarnation = self.incarnation();
+        let mut incarnation = self.incarnation.lock();
         let holdings = incarnation.end();
         self.phase.send_replace(next);
         for holding in holdings.into_values() {
@@ -149,7 +149,7 @@ impl Inner {
 
     /// For rule 22: the session is over, and its leases may be reclaimed before the grace period ends.
     pub fn suspend(&self) -> Vec<Arc<Holding>> {
-        let mut incarnation = self.incarnation();
+        let mut incarnation = self.incarnation.lock();
         let holdings = incarnation.end();
         self.phase.send_replace(Phase::Reopening);
         holdings.into_values().collect()
@@ -157,7 +157,7 @@ impl Inner {
 
     /// A suspended lease was reclaimed under a new grant; false if its guard is gone or lost.
     pub fn resume(&self, holding: &Arc<Holding>, granted: GrantedLease) -> bool {
-        let mut incarnation = self.incarnation();
+        let mut incarnation = self.incarnation.lock();
         if holding.is_gone() || holding.lost().is_some() {
             return false;
         }
@@ -174,14 +174,13 @@ impl Inner {
         is_held
     }
 
-    /// Whether there is a guard for a lease.
     pub fn is_guarded(&self, lease: LeaseId) -> bool {
-        self.incarnation().holdings.contains_key(&lease)
+        self.incarnation.lock().holdings.contains_key(&lease)
     }
 
     /// Whether a guard's lease is held by the present session.
     pub fn holds(&self, holding: &Holding) -> bool {
-        self.incarnation().holdings.contains_key(&holding.held().lease)
+        self.incarnation.lock().holdings.contains_key(&holding.held().lease)
     }
 
     /// Whether a lease of the present session is known to have ended.

@@ -26,7 +26,8 @@ mod opening;
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
+use solehold_clock::{AlarmClock, BootTime};
 use solehold_core::{
     key::{LeaseId, Name, SessionId},
     time::Revision,
@@ -44,7 +45,6 @@ use super::{
 };
 use crate::{
     authority::{Authority, Beat, Metrics, ResourceName},
-    clock::{AlarmClock, BootTime},
     coalesce::Coalescer,
     history::History,
     renewer::{Lost, Renewer, Timing},
@@ -62,7 +62,6 @@ pub(crate) enum Phase {
     Over(Lost),
 }
 
-/// Whether the authority answers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Contact {
     /// The last heartbeat was answered.
@@ -126,15 +125,14 @@ pub(crate) struct Inner {
     answered_beat: watch::Sender<BootTime>,
     window: Mutex<Arc<Window>>,
     /// Wakes the driver, which does not keep the session while it sleeps.
-    changed: Arc<Notify>,
+    pub changed: Arc<Notify>,
     /// For the next incarnation; the present one may have been opened with another ttl.
     timing: Mutex<Timing>,
-    metrics: Mutex<Metrics>,
+    pub metrics: Mutex<Metrics>,
     pub spending: Semaphore,
     pub claims: Claims,
     /// The id of the session that is being opened, until an attempt is answered: repeats use the same id.
     opening: Mutex<Option<SessionId>>,
-    /// The last session that was opened.
     last: Mutex<Option<SessionId>>,
 }
 
@@ -193,7 +191,7 @@ impl Inner {
 
     /// What the next heartbeat shows of the store's history.
     pub fn sealed_cursor(&self) -> Option<String> {
-        self.incarnation().history().sealed_cursor().map(str::to_owned)
+        self.incarnation.lock().history().sealed_cursor().map(str::to_owned)
     }
 
     fn window(&self) -> Arc<Window> {
@@ -216,7 +214,6 @@ impl Inner {
         self.surroundings.chance.id()
     }
 
-    /// A unique request id.
     pub fn fresh_request(&self) -> Name {
         Name::new(self.fresh_id().to_string()).expect("a uuid is a name")
     }
@@ -231,18 +228,6 @@ impl Inner {
         self.clock().wait_until(self.clock().now().plus(wait)).await;
     }
 
-    pub fn metrics(&self) -> Metrics {
-        self.metrics.lock().clone()
-    }
-
-    pub fn set_metrics(&self, metrics: Metrics) {
-        *self.metrics.lock() = metrics;
-    }
-
-    fn incarnation(&self) -> MutexGuard<'_, Incarnation> {
-        self.incarnation.lock()
-    }
-
     pub fn trusted_until(&self) -> BootTime {
         self.window().trusted_until()
     }
@@ -253,12 +238,12 @@ impl Inner {
 
     /// `None` while there is no renewer.
     pub fn with_renewer<T>(&self, work: impl FnOnce(&mut Renewer) -> T) -> Option<T> {
-        self.incarnation().renewer.as_mut().map(work)
+        self.incarnation.lock().renewer.as_mut().map(work)
     }
 
     /// `None` if that session is no longer the present one.
     pub fn with_renewer_of<T>(&self, session: SessionId, work: impl FnOnce(&mut Renewer) -> T) -> Option<T> {
-        let mut incarnation = self.incarnation();
+        let mut incarnation = self.incarnation.lock();
         let is_present = *self.phase.borrow() == Phase::Live(session);
         incarnation.renewer.as_mut().filter(|_| is_present).map(work)
     }
@@ -318,10 +303,6 @@ impl Inner {
         });
     }
 
-    pub fn changed(&self) -> Arc<Notify> {
-        self.changed.clone()
-    }
-
     pub fn phase(&self) -> Phase {
         self.phase.borrow().clone()
     }
@@ -349,7 +330,7 @@ impl Inner {
 
     pub async fn close(&self) {
         let session = self.live_session();
-        let is_idle = self.incarnation().holdings.is_empty();
+        let is_idle = self.incarnation.lock().holdings.is_empty();
         self.lose_all(&Lost::Closed, Phase::Over(Lost::Closed));
         self.changed.notify_one();
         if let Some(session) = session.filter(|_| is_idle) {

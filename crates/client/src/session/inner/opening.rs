@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
+use solehold_clock::BootTime;
 use solehold_core::key::SessionId;
 
 use super::{Inner, Phase, Window};
 use crate::{
     authority::{AuthorityError, Beat, HeartbeatAttempt, Opening, RefusalReason, Reply},
-    clock::BootTime,
     renewer::Renewer,
     session::config::OpenError,
 };
@@ -45,7 +45,7 @@ impl Inner {
             id,
             holder: self.holder.clone(),
             ttl: self.timing().ttl,
-            metrics: self.metrics(),
+            metrics: self.metrics.lock().clone(),
             follows: *self.last.lock(),
         };
         let opened = self.authority.open(&opening).await?;
@@ -74,7 +74,7 @@ impl Inner {
     /// Makes an opened session the present one; false if this one was closed meanwhile. The leases of the former
     /// session are lost by now, or suspended. The answer of a store with an older history is an error.
     pub fn begin(&self, sent: BootTime, beat: &Beat) -> Result<bool, AuthorityError> {
-        let mut incarnation = self.incarnation();
+        let mut incarnation = self.incarnation.lock();
         if matches!(*self.phase.borrow(), Phase::Over(_)) {
             return Ok(false);
         }
