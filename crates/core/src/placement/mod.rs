@@ -14,8 +14,8 @@
 //!                what stays where it is
 //! ```
 //!
-//! What a plan must and must not do is rule 27 in `docs/protocol.md`. Above all: constraints always hold, a resource stays
-//! with its holder as long as that may hold it and is not overloaded, and unowned work goes first.
+//! What a plan must and must not do is rule 27 in `docs/protocol.md`. Above all: constraints always hold, a resource
+//! stays with its holder as long as that may hold it and is not overloaded, and unowned work goes first.
 
 mod balance;
 mod board;

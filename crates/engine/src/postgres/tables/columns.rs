@@ -20,8 +20,8 @@ use super::{
 };
 use crate::postgres::fault::Fault;
 
-/// Parts of tables: `struct Part in table as alias { column: type, }` makes a type, `impl` makes a row of core a part of
-/// a table. A field whose column has another name has that behind it: `=> "column"`. A column with `= "sql"` is
+/// Parts of tables: `struct Part in table as alias { column: type, }` makes a type, `impl` makes a row of core a part
+/// of a table. A field whose column has another name has that behind it: `=> "column"`. A column with `= "sql"` is
 /// computed by a query and is in no table.
 macro_rules! parts {
     ($($(#[$doc:meta])* $made:ident $part:ident in $table:ident as $alias:ident {
