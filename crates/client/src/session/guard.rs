@@ -77,8 +77,8 @@ impl Guard {
         self.holding.held().lease
     }
 
-    /// The fencing token: larger at each change of owner. Under [`Policy::Grace`](crate::renewer::Policy::Grace) a reclaimed
-    /// lease has another one: read it for each piece of work.
+    /// The fencing token: larger at each change of owner. Under [`Policy::Grace`](crate::renewer::Policy::Grace) a
+    /// reclaimed lease has another one: read it for each piece of work.
     pub fn token(&self) -> Token {
         self.holding.token()
     }
@@ -130,8 +130,9 @@ impl Guard {
         until_some(self.holding.hand_over(), changed).await
     }
 
-    /// Waits until the lease is held under another token than this one. With the policy [`Grace`](crate::renewer::Policy::Grace)
-    /// it may have expired and been reclaimed (rule 22): show the new token wherever the old one was shown.
+    /// Waits until the lease is held under another token than this one. With the policy
+    /// [`Grace`](crate::renewer::Policy::Grace) it may have expired and been reclaimed (rule 22): show the new token
+    /// wherever the old one was shown.
     pub async fn won_back(&self, under: Token) -> Token {
         until_some(self.holding.tokens(), |token| (*token != under).then_some(*token)).await
     }
