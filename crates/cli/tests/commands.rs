@@ -176,7 +176,7 @@ async fn runners() -> Result<()> {
 
     assert_eq!(
         seen(&server, "runner drain runner-1").await?,
-        "runner-1 is draining: it takes no more work, and hands 1 lease over to other runners as they have room"
+        "runner-1 is draining: it gets no new leases, and hands 1 lease over to other runners as they have room"
     );
     let (code, line, problem) =
         refused(&server, &format!("lease acquire job/b --holder runner-1 --session {session}")).await?;
@@ -200,7 +200,7 @@ async fn runners() -> Result<()> {
     let session = session["session_id"].as_str().context("a session")?;
     assert_eq!(
         seen(&server, "runner drain runner-1").await?,
-        "runner-1 is draining: it takes no more work, and holds no leases"
+        "runner-1 is draining: it gets no new leases, and holds no leases"
     );
     let removed = json_of(&server, &format!("runner rm runner-1 --session {session}")).await?;
     assert_eq!((&removed["released"], &removed["revoked"]), (&json!(0), &json!(0)));

@@ -89,7 +89,7 @@ pub async fn run(command: RunnerCommand, client: &Client, global: &GlobalArgs) -
             };
             output::line(match status {
                 RunnerStatus::Active => format!("{runner} takes work again"),
-                _ => format!("{runner} is {}: it takes no more work, and {held}", word(shown.status)),
+                _ => format!("{runner} is {}: it gets no new leases, and {held}", word(shown.status)),
             })
         }
         RunnerCommand::Rm { runner, session } => {
