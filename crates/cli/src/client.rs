@@ -1,6 +1,6 @@
 //! Requests to servers: the options that name them, and what their answers mean for a command.
 
-use std::{ffi::OsString, fs, path::Path, time::Duration};
+use std::{ffi::OsString, fs, ops::Deref, path::Path, time::Duration};
 
 use clap::Args;
 use secrecy::SecretString;
@@ -19,11 +19,11 @@ use solehold_api::{
 };
 use solehold_client::{
     Http, HttpConfig, HttpError, Obstacle,
-    pool::{Call, Effect, Failure, NoAnswer, Pool, PoolOptions, ServerAnswer},
+    pool::{Call, Effect, Failure, NoAnswer, Pool, PoolOptions, Response, ServerAnswer},
     transport,
 };
 pub use solehold_client::{
-    pool::{Body, Method, Response},
+    pool::{Body, Method},
     transport::Url,
 };
 
@@ -41,7 +41,6 @@ const SILENCE_MAX: Duration = Duration::from_secs(30);
 
 const CONNECTIONS: PoolOptions = PoolOptions {
     connect_timeout: Some(Duration::from_secs(5)),
-    read_timeout: Some(SILENCE_MAX),
     user_agent: concat!("solehold/", env!("CARGO_PKG_VERSION")),
     races: false,
     effect,
@@ -204,7 +203,9 @@ fn with_hint(failure: CommandError, peer: Peer) -> CommandError {
 fn code(failure: &Failure) -> ErrorCode {
     match failure {
         Failure::Problem(problem) => problem.code,
-        Failure::Unexplained { status, .. } if status.is_server_error() => ErrorCode::Unavailable,
+        Failure::Unexplained { status, .. } if status.as_u16() == 503 => ErrorCode::Unavailable,
+        // A proxy cannot tell whether the server behind it has carried the request out.
+        Failure::Unexplained { status, .. } if status.is_server_error() => ErrorCode::UnknownOutcome,
         Failure::Unexplained { .. } => ErrorCode::Internal,
         Failure::NoAnswer(NoAnswer { is_undone: true, .. }) => ErrorCode::Unavailable,
         Failure::NoAnswer(_) => ErrorCode::UnknownOutcome,
@@ -242,6 +243,23 @@ pub struct Client {
     pool: Pool,
     timeout: Duration,
     peer: Peer,
+}
+
+/// A response that is read as it comes. It may last forever, but not be silent for longer than [`SILENCE_MAX`].
+#[derive(Debug)]
+pub struct Stream(Response);
+
+/// A stream ended before its end.
+#[derive(Debug)]
+pub struct BrokeOff;
+
+impl Stream {
+    /// The next piece; none at the end.
+    pub async fn next(&mut self) -> Result<Option<impl Deref<Target = [u8]> + use<>>, BrokeOff> {
+        // Not reqwest's `read_timeout`, which also counts while a long body is sent.
+        let piece = tokio::time::timeout(SILENCE_MAX, self.0.chunk()).await;
+        piece.map_err(|_| BrokeOff)?.map_err(|_| BrokeOff)
+    }
 }
 
 /// The parameters of a query string; those without a value are left out.
@@ -373,10 +391,9 @@ impl Client {
         self.parsed(self.pool.ask(&call).await)
     }
 
-    /// Opens a stream. It may last forever, but not be silent for longer than [`SILENCE_MAX`].
-    pub async fn stream(&self, path: &str, query: Query<'_>) -> CommandResult<Response> {
+    pub async fn stream(&self, path: &str, query: Query<'_>) -> CommandResult<Stream> {
         let call = self.request(Method::GET, path, query, SILENCE_MAX);
-        self.pool.stream(&call).await.map_err(|failures| self.summed_up(failures))
+        self.pool.stream(&call).await.map(Stream).map_err(|failures| self.summed_up(failures))
     }
 
     /// Sends a long body that cannot be sent twice, and parses the JSON of the response.
@@ -406,5 +423,24 @@ impl Client {
         let message = failures.iter().map(|failure| failure.message.as_str()).collect::<Vec<_>>().join("; ");
         let cause = failures.iter().filter_map(|failure| failure.cause).max();
         with_hint(CommandError { message, cause, ..failures.swap_remove(at) }, self.peer)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use solehold_client::pool::StatusCode;
+
+    use super::*;
+
+    #[test]
+    fn a_write_that_a_proxy_may_have_passed_on_is_not_sent_to_another_server() {
+        let of = |status| {
+            let base = "http://proxy".to_owned();
+            effect(&Failure::Unexplained { base, status })
+        };
+        assert_eq!(of(StatusCode::BAD_GATEWAY), Effect::Unknown);
+        assert_eq!(of(StatusCode::GATEWAY_TIMEOUT), Effect::Unknown);
+        assert_eq!(of(StatusCode::SERVICE_UNAVAILABLE), Effect::None);
+        assert_eq!(of(StatusCode::NOT_FOUND), Effect::Settled);
     }
 }

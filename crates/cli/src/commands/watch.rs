@@ -19,7 +19,7 @@ use solehold_core::{event::EventName, time::StoreTime};
 
 use super::ending_signals;
 use crate::{
-    client::{Client, Response},
+    client::{Client, Stream},
     error::{CommandError, CommandResult, Doing},
     exit::Exit,
     global::GlobalArgs,
@@ -136,10 +136,10 @@ impl<'a> Watch<'a> {
     }
 
     async fn run(&mut self) -> CommandResult {
-        let mut response = self.connect().await.doing("watch")?;
+        let mut stream = self.connect().await.doing("watch")?;
         self.was_connected = true;
         loop {
-            let why = match self.follow(response).await {
+            let why = match self.follow(stream).await {
                 Ok(End::Enough) => return Ok(()),
                 Ok(End::Closed) => "the server closed the connection".to_owned(),
                 Err(failure) if failure.exit == Exit::Unavailable => failure.message,
@@ -147,12 +147,12 @@ impl<'a> Watch<'a> {
             };
             let from = self.cursor.map_or_else(|| "the beginning".to_owned(), |cursor| cursor.to_string());
             output::note(format!("solehold watch: {why}; reconnecting from {from}"));
-            response = self.reconnect().await.doing("go on watching")?;
+            stream = self.reconnect().await.doing("go on watching")?;
             output::note("solehold watch: connected again");
         }
     }
 
-    async fn connect(&mut self) -> CommandResult<Response> {
+    async fn connect(&mut self) -> CommandResult<Stream> {
         self.snapshot.clear();
         let query = [
             ("from", self.cursor.map(|cursor| cursor.to_string())),
@@ -164,7 +164,7 @@ impl<'a> Watch<'a> {
     }
 
     /// Connects again, however long it takes, unless the server says no.
-    async fn reconnect(&mut self) -> CommandResult<Response> {
+    async fn reconnect(&mut self) -> CommandResult<Stream> {
         let mut wait = RETRY_FIRST;
         loop {
             match self.connect().await {
@@ -176,7 +176,7 @@ impl<'a> Watch<'a> {
         }
     }
 
-    async fn follow(&mut self, mut response: Response) -> CommandResult<End> {
+    async fn follow(&mut self, mut stream: Stream) -> CommandResult<End> {
         if self.left == 0 {
             return Ok(End::Enough);
         }
@@ -184,7 +184,7 @@ impl<'a> Watch<'a> {
             |why: &dyn std::fmt::Display| CommandError::broken(format!("the stream cannot be read: {why}"));
         let mut decoder = Decoder::default();
         loop {
-            let piece = match response.chunk().await {
+            let piece = match stream.next().await {
                 Ok(Some(piece)) => piece,
                 Ok(None) => return Ok(End::Closed),
                 Err(_) => return Err(CommandError::new(ErrorCode::Unavailable, "the connection was lost")),

@@ -9,8 +9,8 @@ use std::{
     time::Duration,
 };
 
-pub use reqwest::{Body, Method, Response};
-use reqwest::{Client, RequestBuilder, StatusCode, header};
+pub use reqwest::{Body, Method, Response, StatusCode};
+use reqwest::{Client, RequestBuilder, header};
 use secrecy::ExposeSecret;
 use serde::{Serialize, de::DeserializeOwned};
 use solehold_api::{paths, problem::Problem, sessions::IDEMPOTENCY_KEY};
@@ -113,8 +113,6 @@ pub enum Failure {
 #[derive(Debug, Clone, Copy)]
 pub struct PoolOptions {
     pub connect_timeout: Option<Duration>,
-    /// How long an answer may be silent.
-    pub read_timeout: Option<Duration>,
     /// What the servers' logs show.
     pub user_agent: &'static str,
     /// The next server is asked beside one that is slow, and not only after it; never a request that is sent
@@ -157,9 +155,6 @@ impl Pool {
             .user_agent(options.user_agent);
         if let Some(time) = options.connect_timeout {
             http = http.connect_timeout(time);
-        }
-        if let Some(time) = options.read_timeout {
-            http = http.read_timeout(time);
         }
         Ok(Self {
             http: http.build().map_err(|error| HttpError::Client(root_cause(&error)))?,

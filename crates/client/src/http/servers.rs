@@ -17,7 +17,6 @@ use crate::authority::{AuthorityError, RefusalReason, Reply};
 /// Connections for requests that are answered at once.
 const WORK: PoolOptions = PoolOptions {
     connect_timeout: Some(Duration::from_secs(2)),
-    read_timeout: None,
     user_agent: concat!("solehold-client/", env!("CARGO_PKG_VERSION")),
     races: true,
     effect,

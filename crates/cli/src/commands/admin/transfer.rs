@@ -61,9 +61,9 @@ pub async fn export(path: Option<&Path>, retire: Option<String>, door: &Door) ->
                     format!("the export from {} broke off", client.base()),
                 )
             };
-            let mut response = client.stream(&paths::export(), &[]).await.doing("export")?;
+            let mut stream = client.stream(&paths::export(), &[]).await.doing("export")?;
             let mut lines = LastLine::default();
-            while let Some(piece) = response.chunk().await.map_err(|_| broke_off())? {
+            while let Some(piece) = stream.next().await.map_err(|_| broke_off())? {
                 lines.take(&piece);
                 sink.write(&piece)?;
             }
