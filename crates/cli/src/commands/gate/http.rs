@@ -33,7 +33,7 @@ use tokio::{
 
 use super::{
     GateArgs,
-    figures::{self, HttpFigures},
+    health::{self, HttpHealth},
     refusals::{Asked, Refusals},
 };
 use crate::{
@@ -143,8 +143,7 @@ pub async fn run(args: HttpArgs, server: &ServerArgs, global: &GlobalArgs) -> Co
     })?;
     let refusals = Arc::new(Refusals::default());
     if let Some(address) = args.metrics_listen {
-        figures::serve("http", address, HttpFigures { gate: gate.clone(), refusals: refusals.clone() })
-            .await?;
+        health::serve("http", address, HttpHealth { gate: gate.clone(), refusals: refusals.clone() }).await?;
     }
     let upstream = Upstream { service, url: upstream, body_max: args.body_max };
     let proxy = Proxy {

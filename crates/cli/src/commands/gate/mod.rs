@@ -1,7 +1,7 @@
 //! `solehold gate`: rejects requests, messages and writes that carry an old token.
 
 mod explain;
-mod figures;
+mod health;
 mod http;
 mod mqtt;
 mod refusals;

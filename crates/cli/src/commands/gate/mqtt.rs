@@ -21,7 +21,7 @@ use solehold_mqtt_gate::{
 use solehold_process::name;
 use tokio::sync::watch;
 
-use super::figures::{self, MqttFigures};
+use super::health::{self, MqttHealth};
 use crate::{
     client::ServerArgs,
     error::{CommandError, CommandResult},
@@ -185,7 +185,7 @@ pub async fn run(args: MqttArgs, server: &ServerArgs, global: &GlobalArgs) -> Co
     let knowledge = Knowledge { gate: gate.clone(), cache_ttl: args.cache_ttl.into() };
     let metrics = Arc::new(GateMetrics::new());
     let mut signals = super::super::ending_signals()?;
-    figures::serve("mqtt", args.metrics_listen, MqttFigures { figures: metrics.clone(), knowledge }).await?;
+    health::serve("mqtt", args.metrics_listen, MqttHealth { metrics: metrics.clone(), knowledge }).await?;
     let (end, ending) = watch::channel(false);
     tokio::spawn(async move {
         signals.next().await;

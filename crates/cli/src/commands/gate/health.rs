@@ -1,5 +1,5 @@
 //! Health and metrics of a gate over HTTP, on a port of their own: `/healthz` says whether the gate runs, `/readyz`
-//! whether it can judge, and `/metrics` has figures in the format of Prometheus.
+//! whether it can judge, and `/metrics` has its metrics in the format of Prometheus.
 
 use std::{net::SocketAddr, sync::Arc};
 
@@ -25,27 +25,27 @@ pub async fn serve(gate: &str, listen: SocketAddr, health: impl Health) -> Comma
     Ok(())
 }
 
-pub struct MqttFigures {
-    pub figures: Arc<mqtt::GateMetrics>,
+pub struct MqttHealth {
+    pub metrics: Arc<mqtt::GateMetrics>,
     pub knowledge: mqtt::Knowledge,
 }
 
-impl Health for MqttFigures {
+impl Health for MqttHealth {
     fn not_ready(&self) -> Option<String> {
-        self.figures.not_ready(&self.knowledge)
+        self.metrics.not_ready(&self.knowledge)
     }
 
     fn metrics(&self) -> Option<String> {
-        self.figures.text(&self.knowledge)
+        self.metrics.text(&self.knowledge)
     }
 }
 
-pub struct HttpFigures {
+pub struct HttpHealth {
     pub gate: Arc<Gate>,
     pub refusals: Arc<Refusals>,
 }
 
-impl Health for HttpFigures {
+impl Health for HttpHealth {
     fn not_ready(&self) -> Option<String> {
         let status = self.gate.status();
         let is_ready = status.lag.is_some() && !status.is_away && !status.is_denied;
