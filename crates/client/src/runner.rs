@@ -187,6 +187,8 @@ impl RunnerState {
     {
         let mut ending = pin!(ending);
         let mut drained = pin!(sleep(Duration::MAX));
+        let session = self.runner.session.clone();
+        let mut over = pin!(session.over());
         while !self.is_draining || !self.holdings.is_empty() {
             tokio::select! {
                 assigned = &mut self.question => self.follow(assigned),
@@ -196,6 +198,8 @@ impl RunnerState {
                 Some(got) = self.getting.join_next() => if let Ok(got) = got {
                     self.has_got(got?, work);
                 },
+                // The program that took the name may hold everything by now: nothing is left to ask for and be refused.
+                lost = &mut over, if !self.is_draining => return Err(lost),
                 () = &mut ending, if !self.is_draining => {
                     drained.set(sleep(self.runner.config.drain_within));
                     self.drain().await;
