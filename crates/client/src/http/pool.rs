@@ -1,7 +1,7 @@
 //! Requests to one server, or to several over one store: the one that answered last is asked first.
 //!
 //! The pool knows HTTP and the API's problem documents, and nothing of leases: what a failure means is up to its user
-//! ([`PoolOptions::effect`]), which is [`Servers`](super::servers::Servers) here, and the command line elsewhere.
+//! ([`PoolOptions::effect`]): the library's own requests here, and the command line elsewhere.
 
 use std::{
     pin::{Pin, pin},
