@@ -107,7 +107,7 @@ pub struct PostgresOptions {
     pub allow_unsafe_durability: bool,
     pub failover: Failover,
     /// The longest ttl that may be asked for. Unless given, it is what is stored, or
-    /// [`TTL_MAX_MS`](crate::history::TTL_MAX_MS). After a failover or a restore nothing is decided for the longest
+    /// [`TTL_MAX_MS`]. After a failover or a restore nothing is decided for the longest
     /// that any server of the store was given.
     pub ttl_max_ms: Option<u64>,
     /// Refuse a database in which there is no store, instead of making one.
