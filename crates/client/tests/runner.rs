@@ -39,12 +39,8 @@ struct Member {
 
 impl Member {
     async fn start(server: &Running, id: &str, board: &Shared) -> Self {
-        Self::start_with(TTL, server, id, board).await
-    }
-
-    async fn start_with(ttl: Duration, server: &Running, id: &str, board: &Shared) -> Self {
         let mut config = RunnerConfig::new(id, &["job"], JOBS as u32);
-        config.session = SessionConfig { ttl, ..config.session };
+        config.session = SessionConfig { ttl: TTL, ..config.session };
         config.drain_within = PATIENCE;
         let runner = Runner::open(Http::to(server.url()).expect("a URL"), config).await.expect("registered");
         let (ending, ended) = oneshot::channel();
@@ -144,17 +140,15 @@ async fn work_is_spread_over_runners_and_moves_without_a_gap() {
     assert_eq!(board.lock().expect("a board").doubles, 0, "two runners worked on one job");
 }
 
-/// At the latest when a heartbeat is refused, which is sent three times within a ttl: a notification can be missed.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_runner_whose_name_was_taken_ends() {
-    let ttl = Duration::from_secs(30);
     let server = serve(memory()).await;
     declare_jobs(&server).await;
     let board = Shared::default();
     let other = Shared::default();
-    let first = Member::start_with(ttl, &server, "one", &board).await;
+    let first = Member::start(&server, "one", &board).await;
     is_spread(&board, 1).await;
-    let _second = Member::start_with(ttl, &server, "one", &other).await;
+    let _second = Member::start(&server, "one", &other).await;
     let ended = tokio::time::timeout(PATIENCE, first.task).await.expect("it ends").expect("no panic");
     println!("{ended:?}");
     assert!(ended.is_err());

@@ -140,7 +140,8 @@ macro_rules! suite {
                 progress, ahead_of_history, a_snapshot_under_way_is_in_nobodys_way
             }
             news {
-                holders_are_told_of_what_others_do, late_askers_are_told_by_the_rows
+                holders_are_told_of_what_others_do, late_askers_are_told_by_the_rows,
+                a_superseded_session_is_notified
             }
             model {
                 random_commands, random_batches

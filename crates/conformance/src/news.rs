@@ -98,3 +98,33 @@ pub async fn late_askers_are_told_by_the_rows(fixture: &dyn Fixture) {
     assert_eq!(news.sessions, only(nobody), "it never was");
     engine.stop().await;
 }
+
+/// No event says that a session was superseded; it is news all the same.
+pub async fn a_superseded_session_is_notified(fixture: &dyn Fixture) {
+    let bench = Bench::new(fixture).await;
+    let engine = bench.engine();
+    let first = bench.session("ann", LONG_MS).await;
+    let known = [(first.id, first.lease_revision)];
+    let start = engine.session_news(&known, None, None, A_WHILE).await.expect("an answer");
+    assert_eq!(start.sessions, BTreeSet::new(), "nothing happened");
+    let waiting = engine.session_news(&known, None, start.cursor, PATIENCE * 10);
+    tokio::pin!(waiting);
+    // One poll subscribes.
+    tokio::select! {
+        biased;
+        news = &mut waiting => panic!("nothing happened yet: {news:?}"),
+        () = std::future::ready(()) => {}
+    }
+    engine.submit(open("ann", LONG_MS)).await.expect("an outcome").expect("opened");
+    let news = tokio::time::timeout(PATIENCE, waiting).await.expect("before its time").expect("an answer");
+    assert_eq!(news.sessions, only(first.id));
+    let late = engine.session_news(&known, None, news.cursor, PATIENCE * 10);
+    let late = tokio::time::timeout(PATIENCE, late).await.expect("at once").expect("an answer");
+    assert_eq!(late.sessions, only(first.id), "a request that just missed it");
+    // Another replica learns of it from the row, at the end of the request.
+    let other = bench.engine();
+    let at_other = other.session_news(&known, None, news.cursor, A_WHILE).await.expect("an answer");
+    assert_eq!(at_other.sessions, only(first.id), "at another replica");
+    other.stop().await;
+    engine.stop().await;
+}

@@ -12,9 +12,11 @@ use solehold_core::{
     command::Footprint,
     decide_all,
     event::Change,
+    key::SessionId,
     ledger::{FoundLate, Ledger},
     limits,
     outcome::{Outcome, Refusal},
+    session::Standing,
     time::Moment,
 };
 use tokio::{
@@ -262,8 +264,13 @@ impl Worker {
         for call in &calls {
             call.command.footprint(&mut footprint);
         }
-        let mut batch =
-            Batch { calls, outcomes: Vec::new(), renewals: Vec::new(), ttl_max_ms: self.store.ttl_max_ms() };
+        let mut batch = Batch {
+            calls,
+            outcomes: Vec::new(),
+            renewals: Vec::new(),
+            sessions_over: Vec::new(),
+            ttl_max_ms: self.store.ttl_max_ms(),
+        };
         let began = BootTime::now();
         let result = self.store.transact(&footprint, self.lane, &mut batch).await;
         self.observer.batch(self.lane, batch.calls.len(), BootTime::now().since(began));
@@ -271,6 +278,7 @@ impl Worker {
         match result {
             Ok(decided) => {
                 self.observer.committed(&decided.events, &batch.renewals);
+                self.observer.sessions_over(&batch.sessions_over);
                 let mut outcomes = batch.outcomes.into_iter();
                 for (count, reply) in replies {
                     // A caller that went away meanwhile has a request id to ask again with.
@@ -291,6 +299,7 @@ struct Batch {
     calls: Vec<Call>,
     outcomes: Vec<Outcome>,
     renewals: Vec<Change>,
+    sessions_over: Vec<SessionId>,
     /// The longest ttl that the store allows (rule 23).
     ttl_max_ms: u64,
 }
@@ -319,11 +328,15 @@ impl Decider for Batch {
             |call| self.check_ttl(call).map_or_else(|refusal| Some(Err(refusal)), |()| outcomes.next());
         self.outcomes = self.calls.iter().filter_map(outcome).collect();
         self.renewals.clear();
+        self.sessions_over.clear();
         let mut events = Vec::new();
         for change in decisions.changes {
             match change {
                 Change::Event(event) => events.push(event),
                 Change::SessionRenewed { .. } | Change::LeaseRenewed { .. } => self.renewals.push(change),
+                Change::SessionEnded(id) | Change::SessionStanding { id, standing: Standing::Superseded } => {
+                    self.sessions_over.push(id);
+                }
                 _ => {}
             }
         }

@@ -12,7 +12,7 @@ use solehold_core::{
     call::{Actor, Call},
     command::{Acquire, Footprint},
     event::{Change, Event},
-    key::{LeaseId, Name, ResourceKey},
+    key::{LeaseId, Name, ResourceKey, SessionId},
     outcome::{LeaseView, Outcome, SessionView},
     record::Record,
     time::Revision,
@@ -107,6 +107,10 @@ impl Observer for Listeners {
             waiting.committed(events);
         }
         self.host.committed(events, renewals);
+    }
+    fn sessions_over(&self, sessions: &[SessionId]) {
+        self.hub.notifier.sessions_over(sessions);
+        self.host.sessions_over(sessions);
     }
     fn swept(&self, nominated: usize, lag_ms: u64) {
         self.host.swept(nominated, lag_ms);

@@ -5,7 +5,7 @@
 //! One subscription may name many sessions, so that one connection serves all sessions of a process.
 
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeSet, HashMap, VecDeque},
     sync::Arc,
     time::Duration,
 };
@@ -24,6 +24,8 @@ use crate::{
     store::{Cursor, LoadedRows},
     watch::Hub,
 };
+
+const JUST_OVER_MAX: usize = 1_024;
 
 /// A session, and the revision of the lease set that its holder knows.
 pub type KnownSet = (SessionId, Revision);
@@ -58,6 +60,8 @@ impl Subscriber {
 #[derive(Default)]
 pub(crate) struct SessionNotifier {
     subscribers: Mutex<HashMap<SessionId, Vec<Arc<Subscriber>>>>,
+    /// The last sessions that were superseded or closed here, for a holder that subscribes just afterwards.
+    just_over: Mutex<VecDeque<SessionId>>,
 }
 
 impl SessionNotifier {
@@ -73,6 +77,24 @@ impl SessionNotifier {
                 for subscriber in of_session.filter(|subscriber| subscriber.may_see(&event.key.tenant)) {
                     subscriber.notify(id);
                 }
+            }
+        }
+    }
+
+    /// Notifies the subscribers of sessions that were superseded or closed.
+    pub(crate) fn sessions_over(&self, sessions: &[SessionId]) {
+        if sessions.is_empty() {
+            return;
+        }
+        let mut just_over = self.just_over.lock();
+        just_over.extend(sessions);
+        let surplus = just_over.len().saturating_sub(JUST_OVER_MAX);
+        just_over.drain(..surplus);
+        drop(just_over);
+        let subscribers = self.subscribers.lock();
+        for id in sessions {
+            for subscriber in subscribers.get(id).into_iter().flatten() {
+                subscriber.notify(*id);
             }
         }
     }
@@ -104,6 +126,10 @@ impl<'a> Subscription<'a> {
             subscribers.entry(*id).or_default().push(subscriber.clone());
         }
         drop(subscribers);
+        let asked: BTreeSet<_> = sessions.iter().copied().collect();
+        for id in hub.notifier.just_over.lock().iter().filter(|id| asked.contains(id)) {
+            subscriber.notify(*id);
+        }
         Self { hub, subscriber, sessions }
     }
 }
@@ -127,7 +153,8 @@ impl Drop for Subscription<'_> {
 impl Hub {
     /// Waits for news of one of the sessions of a tenant, for at most `wait`. Events since `from` are news at once.
     /// Where those are no longer known, or `from` is not given, a session whose lease set is newer than the known one
-    /// is news.
+    /// is news. At the end of the wait, a session that is over is news: no event says that another replica superseded
+    /// it.
     pub(crate) async fn session_news(
         &self,
         asked: &[KnownSet],
@@ -139,22 +166,33 @@ impl Hub {
         self.is_reading().await?;
         let sessions: BTreeSet<_> = subscription.sessions.iter().copied().collect();
         let is_own = |event: &Event| subscription.subscriber.may_see(&event.key.tenant);
-        let missed = match from.and_then(|from| self.news_after(from, &sessions, is_own)) {
+        let mut missed = match from.and_then(|from| self.news_after(from, &sessions, is_own)) {
             Some(missed) => missed,
-            None => {
-                let wanted = Footprint { sessions: subscription.sessions.clone(), ..Default::default() };
-                changed(asked, tenant, &self.store.load(&wanted).await?)
-            }
+            None => self.changed_sessions(asked, tenant).await?,
         };
         if missed.is_empty() {
-            // Without news in time, the answer is empty.
-            let _ = tokio::time::timeout(wait, subscription.subscriber.has_news.notified()).await;
+            let has_news = subscription.subscriber.has_news.notified();
+            if tokio::time::timeout(wait, has_news).await.is_err() {
+                let any_set: Vec<_> = asked.iter().map(|(id, _)| (*id, Revision(u64::MAX))).collect();
+                missed = self.changed_sessions(&any_set, tenant).await?;
+            }
         }
         // The cursor first: all news up to it has been delivered by the time that it is read.
         let cursor = self.head.borrow().cursor;
         let mut news = std::mem::take(&mut *subscription.subscriber.news.lock());
         news.extend(missed);
         Ok(SessionNews { sessions: news, cursor })
+    }
+
+    /// The sessions that are over, or have a newer lease set than the known one, by their rows.
+    async fn changed_sessions(
+        &self,
+        asked: &[KnownSet],
+        tenant: Option<&Name>,
+    ) -> Result<BTreeSet<SessionId>, EngineError> {
+        let sessions = asked.iter().map(|(id, _)| *id).collect();
+        let wanted = Footprint { sessions, ..Default::default() };
+        Ok(changed(asked, tenant, &self.store.load(&wanted).await?))
     }
 }
 

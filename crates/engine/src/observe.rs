@@ -5,6 +5,7 @@ use std::time::Duration;
 use solehold_core::{
     command::Command,
     event::{Change, Event},
+    key::SessionId,
 };
 
 /// One of the driver's two queues.
@@ -36,6 +37,8 @@ pub trait Observer: Send + Sync + 'static {
     /// The store has finished a batch of `commands`, successfully or not, and took `took` for it.
     fn batch(&self, _lane: Lane, _commands: usize, _took: Duration) {}
     fn committed(&self, _events: &[Event], _renewals: &[Change]) {}
+    /// Sessions were superseded or closed by a commit of this replica. No event says so.
+    fn sessions_over(&self, _sessions: &[SessionId]) {}
     /// A sweep made `nominated` nominations, the most overdue of them `lag_ms` late.
     fn swept(&self, _nominated: usize, _lag_ms: u64) {}
 }

@@ -199,7 +199,7 @@ async fn conclude(
     within: Duration,
 ) -> Verdict {
     let (key, token, session) = message;
-    // A resource that nobody declared is shown only while it is held. The watch knows it longer.
+    // The server lists an undeclared resource only while it is held; the watch still has its mark.
     if answer == MarkLookup::Nothing && shared.read().told().is_some() {
         let caught_up = until(shared, || shared.read().proven() >= Some(asked));
         if tokio::time::timeout(within, caught_up).await.is_err() {

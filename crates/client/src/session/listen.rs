@@ -25,6 +25,7 @@ pub(super) fn start(inner: &Arc<Inner>) {
 
 /// Listens for as long as there is a handle to the session, or until the authority turns out not to notify.
 async fn listen(session: Weak<Inner>) {
+    let mut notified_to = None;
     loop {
         let Some(inner) = session.upgrade() else { return };
         let mut phases = inner.phases();
@@ -43,7 +44,7 @@ async fn listen(session: Weak<Inner>) {
             tokio::spawn(poll(newsroom, authority.clone()));
         };
         let wakeup = tokio::select! {
-            wakeup = newsroom.wait(id, known, start_polling) => wakeup,
+            wakeup = newsroom.wait(id, known, notified_to, start_polling) => wakeup,
             changed = phases.changed() => match changed {
                 Ok(()) => continue,
                 Err(_) => return,
@@ -51,7 +52,10 @@ async fn listen(session: Weak<Inner>) {
         };
         match wakeup {
             Wakeup::Unsupported => return,
-            Wakeup::Changed => beat_now(&session).await,
+            Wakeup::Changed(up_to) => {
+                notified_to = up_to;
+                beat_now(&session).await;
+            }
         }
     }
 }
@@ -80,7 +84,7 @@ async fn poll(newsroom: Newsroom, authority: Arc<dyn Authority>) {
             None => return newsroom.close(),
             Some(Ok(news)) => {
                 failures = 0;
-                newsroom.notify(&news);
+                newsroom.notify(&known, &news);
             }
             Some(Err(error)) => {
                 failures += 1;

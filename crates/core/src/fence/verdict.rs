@@ -40,7 +40,7 @@ pub enum Doubt {
     #[error("the token is newer than {known}, the newest that is known")]
     Newer { known: Token },
     /// Older than the cache's ttl.
-    #[error("what is known of the resource is too old")]
+    #[error("the mark of the resource is older than the cache allows, and must be read again")]
     Expired,
     /// The gate is strict.
     #[error("the store has not been read for this token yet")]

@@ -79,7 +79,7 @@ use self::{
     fault::Fault,
     history::KnownHistory,
     statements::Sql,
-    sweep::{Chores, spent::SpentRequests},
+    sweep::{SweepProgress, spent::SpentRequests},
     tables::{columns::CursorPart, part, rows, unreadable},
 };
 use crate::{
@@ -106,9 +106,8 @@ pub struct PostgresOptions {
     /// Accept a server with `fsync = off`, which can lose what it confirmed. For tests.
     pub allow_unsafe_durability: bool,
     pub failover: Failover,
-    /// The longest ttl that may be asked for. Unless given, it is what is stored, or
-    /// [`TTL_MAX_MS`]. After a failover or a restore nothing is decided for the longest
-    /// that any server of the store was given.
+    /// The longest ttl that may be requested. Unless given, it is the stored one, or [`TTL_MAX_MS`]. After a failover
+    /// or a restore, no command is decided for the longest ttl that any server of the store was given.
     pub ttl_max_ms: Option<u64>,
     /// Refuse a database in which there is no store, instead of making one.
     pub must_exist: bool,
@@ -138,8 +137,8 @@ pub struct PostgresStore {
     history: Mutex<KnownHistory>,
     /// Where the history stands, as far as this process has seen.
     head: watch::Sender<Cursor>,
-    /// When each chore was last done.
-    chores: Mutex<Chores>,
+    /// When each task of the sweep was last done.
+    sweep_progress: Mutex<SweepProgress>,
     /// Spent requests, counted.
     spent: Mutex<SpentRequests>,
     /// The id of this replica among those that take turns.
@@ -170,7 +169,7 @@ impl PostgresStore {
             ttl_max_ms: AtomicU64::new(options.ttl_max_ms.unwrap_or(TTL_MAX_MS)),
             history: Mutex::default(),
             head: watch::Sender::new(Cursor { epoch: 0, revision: Default::default() }),
-            chores: Mutex::default(),
+            sweep_progress: Mutex::default(),
             spent: Mutex::default(),
             replica: Uuid::new_v4(),
             bulk: Semaphore::new(read::scan::BULK_READS_MAX),

@@ -188,7 +188,7 @@ impl PostgresStore {
     }
 }
 
-/// Gives the rows of a table as they come. The server sends no more than is taken.
+/// Exports the rows of a table as they arrive. PostgreSQL sends them only as fast as they are read.
 async fn give<P: Part>(
     conn: &Conn,
     out: &mut Exporter,

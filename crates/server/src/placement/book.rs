@@ -91,7 +91,7 @@ impl Planned {
     }
 }
 
-/// Whether something is to be done at once.
+/// Whether the step is one to take now, rather than to wait for.
 pub(super) fn is_now(step: Step) -> bool {
     matches!(step, Step::Acquire | Step::Move | Step::Moving)
 }

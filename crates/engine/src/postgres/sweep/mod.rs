@@ -1,7 +1,7 @@
 //! Finds leases and sessions that seem to have expired, and deletes ended rows.
 //!
-//! `Chores` has when each chore was last done and how far it has come. Only the sweeper's calls change it, one after
-//! the other ([`Store::due`](crate::store::Store::due), `maintain`), and `close`, which gives the turn back.
+//! `SweepProgress` keeps when each task was last done and how far it has come. Only the sweeper's calls change it, one
+//! after the other ([`Store::due`](crate::store::Store::due), `maintain`), and `close`, which gives the turn back.
 
 pub(crate) mod spent;
 pub(crate) mod turn;
@@ -53,9 +53,9 @@ const COUNT_EVERY_MS: i64 = 60_000;
 /// Ids from before version 3 are few, and do no harm.
 const OLD_IDS_EVERY_MS: i64 = 60_000;
 
-/// When each chore was last done, by store time.
+/// When each task of the sweep was last done, by store time, and how far it has come.
 #[derive(Debug, Default)]
-pub(crate) struct Chores {
+pub(crate) struct SweepProgress {
     forgot_ms: Option<i64>,
     counted_ms: Option<i64>,
     old_ids_ms: Option<i64>,
@@ -189,7 +189,7 @@ impl PostgresStore {
             return Ok(Nominations::default());
         }
         let most = i64::try_from(limit).unwrap_or(i64::MAX);
-        let mut places = self.chores.lock().places;
+        let mut places = self.sweep_progress.lock().places;
         let (lease_bound, lease_id) = places.leases;
         let (session_bound, session_id) = places.sessions;
         let (leases, sessions) = join!(biased;
@@ -206,7 +206,7 @@ impl PostgresStore {
         self.move_bounds(conn, &leases.renewed, &sessions.renewed, &sessions.parked, now).await?;
         places.go_on(limit, &leases, &sessions);
         let mut nominated = places.choose(limit, leases.nominated, sessions.nominated);
-        self.chores.lock().places = places;
+        self.sweep_progress.lock().places = places;
         nominated.sort_by_key(|(since, _)| *since);
         Ok(Nominations {
             lag_ms: nominated.first().map_or(0, |(since, _)| (now - since).max(0) as u64),
@@ -260,13 +260,13 @@ impl PostgresStore {
             self.claim_ceiling(true).await.map_err(Fault::told)?;
         }
         let Some(turn) = turn else { return Ok(()) };
-        if !is_time(&mut self.chores.lock().forgot_ms, now, FORGET_EVERY_MS) {
+        if !is_time(&mut self.sweep_progress.lock().forgot_ms, now, FORGET_EVERY_MS) {
             return Ok(());
         }
         let mut pauses = RetryPauses::default();
         for _ in 0..FORGET_ATTEMPTS {
             match self.forget(retention, now, turn).await {
-                Err(fault) if fault.is_contention() => self.chores.lock().counted_ms = None,
+                Err(fault) if fault.is_contention() => self.sweep_progress.lock().counted_ms = None,
                 other => return other.map_err(Fault::told),
             }
             pauses.pause().await;
@@ -279,25 +279,25 @@ impl PostgresStore {
     async fn forget(&self, retention: &Retention, now: i64, turn: i64) -> Result<(), Fault> {
         let lent = self.lend(Purpose::Write).await?;
         let conn = &*lent;
-        if is_time(&mut self.chores.lock().began_ms, now, FROM_THE_BEGINNING_EVERY_MS) {
-            self.chores.lock().ends = Ends::default();
+        if is_time(&mut self.sweep_progress.lock().began_ms, now, FROM_THE_BEGINNING_EVERY_MS) {
+            self.sweep_progress.lock().ends = Ends::default();
         }
         let work = async {
             let began = BootTime::now();
             while self.forget_some(conn, retention, now).await? {
                 if BootTime::now().since(began) > FORGET_FOR {
-                    self.chores.lock().forgot_ms = None;
+                    self.sweep_progress.lock().forgot_ms = None;
                     break;
                 }
             }
-            let end = self.chores.lock().ends.turns;
+            let end = self.sweep_progress.lock().ends.turns;
             let turns = conn.query(Sql::ForgetTurns, &[&turn, &FORGET_MAX, &end]).await?;
-            self.chores.lock().ends.turns = Removal::of(&turns, FORGET_MAX, turn)?.end;
+            self.sweep_progress.lock().ends.turns = Removal::of(&turns, FORGET_MAX, turn)?.end;
             let claim = self.time.lock().claim_number();
-            let end = self.chores.lock().ends.ceilings;
+            let end = self.sweep_progress.lock().ends.ceilings;
             conn.execute(Sql::ForgetCeilings, &[&claim, &end]).await?;
-            self.chores.lock().ends.ceilings = claim;
-            if is_time(&mut self.chores.lock().old_ids_ms, now, OLD_IDS_EVERY_MS) {
+            self.sweep_progress.lock().ends.ceilings = claim;
+            if is_time(&mut self.sweep_progress.lock().old_ids_ms, now, OLD_IDS_EVERY_MS) {
                 conn.execute(Sql::ForgetOldIds, &[]).await?;
             }
             Ok(())
@@ -313,14 +313,14 @@ impl PostgresStore {
 
     /// Forgets some rows of each table; true if there may be more.
     async fn forget_some(&self, conn: &Conn, retention: &Retention, now: i64) -> Result<bool, Fault> {
-        let ends = self.chores.lock().ends;
+        let ends = self.sweep_progress.lock().ends;
         let old_commits = now - COMMITS_KEPT_MS;
         let requests = conn.query(Sql::ForgetRequests, &[&now, &FORGET_MAX, &ends.requests]).await?;
         let requests = Removal::of(&requests, FORGET_MAX, now)?;
-        self.chores.lock().ends.requests = requests.end;
+        self.sweep_progress.lock().ends.requests = requests.end;
         let commits = conn.query(Sql::ForgetCommits, &[&old_commits, &FORGET_MAX, &ends.commits]).await?;
         let commits = Removal::of(&commits, FORGET_MAX, old_commits)?;
-        self.chores.lock().ends.commits = commits.end;
+        self.sweep_progress.lock().ends.commits = commits.end;
         let resources = number(&conn.query(Sql::ForgetResources, &[&now, &FORGET_MAX]).await?)?;
         let events = self.forget_events(conn, retention, now).await?;
         Ok(requests.is_more || commits.is_more || events || resources.unwrap_or(0) >= FORGET_MAX)
@@ -329,7 +329,7 @@ impl PostgresStore {
     /// Drops events past their retention. The floor is raised in a commit of its own before: a reader sees either the
     /// events, or that they are gone.
     async fn forget_events(&self, conn: &Conn, retention: &Retention, now: i64) -> Result<bool, Fault> {
-        let end = self.chores.lock().ends.events;
+        let end = self.sweep_progress.lock().ends.events;
         let too_old = now.saturating_sub(i64::try_from(retention.events_ms).unwrap_or(i64::MAX));
         let too_many = i64::try_from(retention.events_max).unwrap_or(i64::MAX);
         let (by_age, span) = join!(biased;
@@ -339,7 +339,7 @@ impl PostgresStore {
         let by_age = number(&by_age?)?.map(|floor| retention.by_age(Revision(floor as u64)).0 as i64);
         let mut floor = by_age.filter(|floor| *floor > end);
         let may_be_too_many = number(&span?)?.is_some_and(|span| span > too_many);
-        if may_be_too_many && is_time(&mut self.chores.lock().counted_ms, now, COUNT_EVERY_MS) {
+        if may_be_too_many && is_time(&mut self.sweep_progress.lock().counted_ms, now, COUNT_EVERY_MS) {
             floor = floor.max(number(&conn.query(Sql::FloorByNumber, &[&too_many]).await?)?);
         }
         if let Some(floor) = floor {
@@ -348,7 +348,7 @@ impl PostgresStore {
         }
         let gone = conn.query(Sql::ForgetEvents, &[&FORGET_EVENTS_MAX, &end]).await?;
         let gone = Removal::of(&gone, FORGET_EVENTS_MAX, floor.unwrap_or(end).max(end))?;
-        self.chores.lock().ends.events = gone.end;
+        self.sweep_progress.lock().ends.events = gone.end;
         Ok(gone.is_more)
     }
 }
@@ -404,7 +404,7 @@ impl Removal {
     }
 }
 
-/// Whether it is time for a chore; notes that it is done.
+/// Whether a task is due; notes that it is done.
 fn is_time(last: &mut Option<i64>, now: i64, every_ms: i64) -> bool {
     let is_time = last.is_none_or(|last| now - last >= every_ms);
     if is_time {

@@ -78,13 +78,13 @@ impl PostgresStore {
                 }
             }
         }
-        self.chores.lock().turn = Some(number);
+        self.sweep_progress.lock().turn = Some(number);
         Ok(Some(number))
     }
 
     /// Gives the turn up, so that another replica can take the next one at once.
     pub(crate) async fn give_turn_back(&self) {
-        let Some(number) = self.chores.lock().turn.take() else { return };
+        let Some(number) = self.sweep_progress.lock().turn.take() else { return };
         let work = async {
             let lent = self.lend(Purpose::Write).await?;
             lent.execute(Sql::TakeTurn, &[&(number + 1), &self.replica, &0i64]).await?;
