@@ -224,7 +224,8 @@ async fn list(
     limit: Option<NonZeroUsize>,
 ) -> CommandResult<Vec<Value>> {
     let limit = limit.map_or(usize::MAX, NonZeroUsize::get);
-    let (mut items, mut after) = (Vec::new(), None::<String>);
+    let mut items = Vec::new();
+    let mut after = None::<String>;
     while items.len() < limit {
         let size = (limit - items.len()).min(PAGE_MAX);
         let mut query = query.to_vec();

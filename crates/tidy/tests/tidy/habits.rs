@@ -1,35 +1,21 @@
 //! Two habits that cost a reader a second look: several unrelated bindings in one `let`, and a `match` on a flag.
-//!
-//! `habits.txt` lists the files that still have them. It only shrinks.
 
-use std::collections::BTreeSet;
 use std::fs;
 
 use super::{Found, Source, files, repository};
 
-const LIST: &str = "crates/tidy/tests/tidy/habits.txt";
-
 #[test]
 fn bindings_and_flags_are_plain() {
     let root = repository();
-    let list = fs::read_to_string(root.join(LIST)).expect("a readable list");
-    let allowed: BTreeSet<&str> = list.lines().collect();
-    let mut untidy = BTreeSet::new();
     let mut report = String::new();
     for path in files(&root, &[".rs"]) {
         let text = fs::read_to_string(&path).expect("a readable source file");
         let source = Source::new(path.strip_prefix(&root).expect("a path below the root"), &text);
         let found = [tuple_lets(&source), matches_on_flags(&source)].concat();
-        let name = source.path.display().to_string();
-        if !found.is_empty() && !allowed.contains(name.as_str()) {
-            report.extend(found.iter().map(|(line, advice)| format!("{name}:{line}: {advice}\n")));
-        }
-        if !found.is_empty() {
-            untidy.insert(name);
-        }
+        let name = source.path.display();
+        report.extend(found.iter().map(|(line, advice)| format!("{name}:{line}: {advice}\n")));
     }
     assert!(report.is_empty(), "\n{report}");
-    super::shrink(LIST, &list, |name| untidy.contains(name));
 }
 
 /// `let (a, b) = (x, y);` binds two values that have nothing to do with each other.

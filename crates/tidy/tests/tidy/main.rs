@@ -319,17 +319,6 @@ fn block_comment_length(rest: &str) -> usize {
     rest.len()
 }
 
-/// A list of exceptions only shrinks: what is no longer needed must leave it. `SOLEHOLD_UPDATE_GOLDEN=1` removes it.
-fn shrink(path: &str, list: &str, is_needed: impl Fn(&str) -> bool) {
-    let (needed, gone): (Vec<&str>, Vec<&str>) = list.lines().partition(|line| is_needed(line));
-    if std::env::var_os("SOLEHOLD_UPDATE_GOLDEN").is_some() {
-        let kept: String = needed.iter().map(|line| format!("{line}\n")).collect();
-        fs::write(repository().join(path), kept).expect("a writable list");
-    } else {
-        assert!(gone.is_empty(), "remove these from {path}: {gone:#?}");
-    }
-}
-
 /// The folder of the workspace: as cargo says it now, since a test may have been built for another clone.
 fn repository() -> PathBuf {
     let package =

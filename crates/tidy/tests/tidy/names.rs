@@ -1,15 +1,12 @@
 //! A type name stands for one thing in a crate, and the nouns of the core for the core's types everywhere.
-//!
-//! `repeated_names.txt` lists the names that break the rule, as `crate Name`. It only shrinks.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fs;
 
 use super::{Source, files, repository};
 
 /// The nouns that `core` defines. Elsewhere a type that is like one says what it is: `LeaseRow`, `LeaseView`.
 const CORE_NOUNS: [&str; 7] = ["Lease", "Grant", "Resource", "Session", "Event", "Claim", "Refusal"];
-const LIST: &str = "crates/tidy/tests/tidy/repeated_names.txt";
 
 #[test]
 fn a_type_name_stands_for_one_thing() {
@@ -30,14 +27,9 @@ fn a_type_name_stands_for_one_thing() {
     let is_repeated = |krate: &str, name: &str, places: &[String]| {
         places.len() > 1 || (krate != "core" && CORE_NOUNS.contains(&name))
     };
-    let repeated = places.iter().filter(|((krate, name), places)| is_repeated(krate, name, places));
-    let repeated: BTreeMap<String, &Vec<String>> =
-        repeated.map(|((krate, name), places)| (format!("{krate} {name}"), places)).collect();
-    let list = fs::read_to_string(root.join(LIST)).expect("a readable list");
-    let allowed: BTreeSet<&str> = list.lines().collect();
-    let new: Vec<_> = repeated.iter().filter(|(name, _)| !allowed.contains(name.as_str())).collect();
-    assert!(new.is_empty(), "give each of these types a name of its own: {new:#?}");
-    super::shrink(LIST, &list, |name| repeated.contains_key(name));
+    let repeated: Vec<_> =
+        places.iter().filter(|((krate, name), places)| is_repeated(krate, name, places)).collect();
+    assert!(repeated.is_empty(), "give each of these types a name of its own: {repeated:#?}");
 }
 
 /// The types that a module of the product defines, each with its line.

@@ -4,15 +4,15 @@ use serde_json::json;
 
 use crate::{error::CommandResult, global::GlobalArgs, output};
 
-struct Form {
+struct GateForm {
     name: &'static str,
     strength: &'static str,
     means: &'static str,
     gap: &'static str,
 }
 
-const FORMS: [Form; 8] = [
-    Form {
+const FORMS: [GateForm; 8] = [
+    GateForm {
         name: "PostgreSQL (by trigger, statement or column: solehold gate sql)",
         strength: "atomic",
         means: "The newest token is compared and raised in the transaction of the write. A write under an old token \
@@ -20,14 +20,14 @@ const FORMS: [Form; 8] = [
         gap: "By column, a deleted row takes its mark along. A database that is restored takes its marks back with \
               its rows.",
     },
-    Form {
+    GateForm {
         name: "Redis (by a Lua script)",
         strength: "atomic, as long as the mark is there",
         means: "The script compares, raises and writes in one step.",
         gap: "A failover to a replica that lags, an eviction or a flush loses the mark, and the next token is admitted \
               whatever it is. Give the marks no expiry and use noeviction.",
     },
-    Form {
+    GateForm {
         name: "object store (by conditional put)",
         strength: "atomic for one object",
         means: "The first line of the object carries the token; a put names the version that was read (If-Match) and fails if another \
@@ -35,13 +35,13 @@ const FORMS: [Form; 8] = [
         gap: "Two objects are two decisions. 409 is tried again from the read; 404 on If-Match means that the object \
               was deleted; after a timeout, 412 may be your own write: read before you believe it.",
     },
-    Form {
+    GateForm {
         name: "files (mark and rename under a lock)",
         strength: "atomic on one machine",
         means: "The mark is compared and the file renamed into place under one lock.",
         gap: "Only among writers that use the wrapper. Over NFS it is only as good as its locks.",
     },
-    Form {
+    GateForm {
         name: "library and tower layer (solehold_client::gate)",
         strength: "bounded by lag",
         means: "A token is refused as soon as the gate has learned of a newer one: usually milliseconds after the \
@@ -49,7 +49,7 @@ const FORMS: [Form; 8] = [
         gap: "Between the grant and the moment that the gate learns of it, the former holder still passes. Two \
               replicas of a service have two memories.",
     },
-    Form {
+    GateForm {
         name: "HTTP proxy (solehold gate http)",
         strength: "bounded by lag",
         means: "The same in front of a service that cannot change. A newer token stays out until requests under older \
@@ -58,14 +58,14 @@ const FORMS: [Form; 8] = [
         gap: "The gate sees the next hop only, and a gate that restarts does not know what runs in the service. With \
               --cut, an older request may take effect after a newer one.",
     },
-    Form {
+    GateForm {
         name: "MQTT (solehold gate mqtt)",
         strength: "bounded by lag",
         means: "Messages are judged between the publishers' topics and the consumers'. What is undecidable is held \
                 back, not dropped.",
         gap: "A consumer that subscribes to the publishers' topics directly is not protected: let the broker deny it.",
     },
-    Form {
+    GateForm {
         name: "no gate: a guard or the clock alone",
         strength: "advisory",
         means: "The holder stops by itself before its deadline.",
@@ -91,7 +91,7 @@ If work is refused:
 
 pub fn run(global: &GlobalArgs) -> CommandResult {
     if global.json {
-        let form = |form: &Form| json!({ "form": form.name, "strength": form.strength, "means": form.means, "gap": form.gap });
+        let form = |form: &GateForm| json!({ "form": form.name, "strength": form.strength, "means": form.means, "gap": form.gap });
         return output::json(&FORMS.iter().map(form).collect::<Vec<_>>());
     }
     let mut text = String::new();
