@@ -40,15 +40,15 @@ fn name(text: &str) -> Name {
     Name::new(text).expect("a short name")
 }
 
-/// Acquires and releases one resource.
-async fn cycle(engine: &Engine, key: &ResourceKey) {
+/// Acquires and releases one resource. A request has a name where our own client would give it one.
+async fn cycle(engine: &Engine, key: &ResourceKey, is_named: bool) {
     let lease = LeaseId::new(key, uuid::Uuid::new_v4());
     let acquire = Command::Acquire(Acquire {
         key: key.clone(),
         lease,
         holder: name("bench"),
         tenure: AskedTenure::Own { ttl_ms: 30_000 },
-        request: None,
+        request: is_named.then(|| name(&lease.to_string())),
         attributes: Document::default(),
         undeclared: Undeclared::Allow,
         wait: None,
@@ -62,13 +62,14 @@ async fn cycle(engine: &Engine, key: &ResourceKey) {
     assert!(released.is_ok(), "{released:?}");
 }
 
-async fn measure(place: &str, tasks: usize, seconds: u64) {
+async fn measure(place: &str, tasks: usize, options: &Options) {
     let store = solehold_engine::open(place).await.expect("a store");
     let batches = Arc::new(Batches::default());
     let engine = Engine::start(store, EngineOptions::default(), batches.clone());
     let cycles = Arc::new(AtomicU64::new(0));
     let began = BootTime::now();
-    let long = Duration::from_secs(seconds);
+    let long = Duration::from_secs(options.seconds);
+    let is_named = options.named;
     let workers: Vec<_> = (0..tasks)
         .map(|n| {
             let engine = engine.clone();
@@ -77,7 +78,7 @@ async fn measure(place: &str, tasks: usize, seconds: u64) {
                 ResourceKey { tenant: name("default"), kind: name("bench"), key: name(&format!("job-{n}")) };
             tokio::spawn(async move {
                 while BootTime::now().since(began) < long {
-                    cycle(&engine, &key).await;
+                    cycle(&engine, &key, is_named).await;
                     cycles.fetch_add(1, Ordering::Relaxed);
                 }
             })
@@ -110,16 +111,19 @@ pub struct Options {
     /// Numbers of tasks; each is one measurement
     #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "1,64,256")]
     tasks: Vec<usize>,
+    /// Give each request a name, as our own client does, by which a repeat is recognised
+    #[arg(long)]
+    named: bool,
 }
 
 pub async fn run(options: Options) -> Result<()> {
-    for tasks in options.tasks {
+    for &tasks in &options.tasks {
         if options.store == "memory" {
-            measure("memory:", tasks, options.seconds).await;
+            measure("memory:", tasks, &options).await;
             continue;
         }
         let folder = tempfile::tempdir_in(&options.store).context("a temporary folder")?;
-        measure(folder.path().to_str().context("a path in UTF-8")?, tasks, options.seconds).await;
+        measure(folder.path().to_str().context("a path in UTF-8")?, tasks, &options).await;
     }
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! When rows of a resident store expire: a lower bound that renewals need not update.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, HashMap},
     sync::Arc,
 };
 
@@ -36,10 +36,11 @@ impl<T> Default for Queue<T> {
 }
 
 impl<T: Ord + Clone> Queue<T> {
-    fn set(&mut self, item: T, time: Option<StoreTime>) {
+    /// Sets the time of an item, or removes it; returns the time that it had.
+    fn set(&mut self, item: T, time: Option<StoreTime>) -> Option<StoreTime> {
         let stands = self.at.get(&item).copied();
         if stands == time {
-            return;
+            return stands;
         }
         if let Some(before) = stands {
             self.queue.remove(&(before, item.clone()));
@@ -49,6 +50,7 @@ impl<T: Ord + Clone> Queue<T> {
             self.queue.insert((time, item.clone()));
             self.at.insert(item, time);
         }
+        stands
     }
 
     /// A time that moved later is found out when the old one comes.
@@ -80,11 +82,55 @@ enum ForgettableRow {
     Surplus(Arc<ResourceKey>, Name),
 }
 
+/// Requests of one holder for one resource that a batch has changed.
+struct SpentGroup<'a> {
+    resource: &'a ResourceKey,
+    holder: &'a Name,
+    /// How many more were spent by leases.
+    more: usize,
+    /// Whether none was removed or changed.
+    only_more: bool,
+}
+
+impl SpentGroup<'_> {
+    fn is_of(&self, request: &RequestKey) -> bool {
+        *self.resource == request.resource && *self.holder == request.holder
+    }
+}
+
+/// How many requests each holder has spent for each resource by leases.
+#[derive(Debug, Default)]
+struct SpentCounts(HashMap<Arc<ResourceKey>, BTreeMap<Name, usize>>);
+
+impl SpentCounts {
+    fn get(&self, resource: &ResourceKey, holder: &Name) -> usize {
+        self.0.get(resource).and_then(|of| of.get(holder)).copied().unwrap_or(0)
+    }
+
+    fn set(&mut self, resource: &ResourceKey, holder: &Name, count: usize) {
+        if let Some(of) = self.0.get_mut(resource) {
+            if let Some(known) = of.get_mut(holder).filter(|_| count > 0) {
+                *known = count;
+                return;
+            }
+            of.remove(holder);
+            if of.is_empty() && count == 0 {
+                self.0.remove(resource);
+            }
+        }
+        if count > 0 {
+            let of = self.0.entry(Arc::new(resource.clone())).or_default();
+            of.insert(holder.clone(), count);
+        }
+    }
+}
+
 /// The timers: each item stands once, at or before the time when it is due.
 #[derive(Debug, Default)]
 pub(super) struct Timers {
     due: Queue<Item>,
     over: Queue<ForgettableRow>,
+    spent: SpentCounts,
     /// Items that have run out and are still there: their timers stand later than that.
     ran_out: BTreeSet<Item>,
 }
@@ -117,21 +163,49 @@ impl Timers {
 
     /// Of requests in the order of their keys, so that those of one holder for one resource stand together.
     fn touch_requests<'a>(&mut self, state: &Ledger, requests: impl IntoIterator<Item = &'a RequestKey>) {
-        let mut last: Option<&RequestKey> = None;
+        let mut group: Option<SpentGroup<'a>> = None;
         for request in requests {
             // As the rows have it, so that its names are in memory once.
             let shared = state.shared_request(request).cloned().unwrap_or_else(|| Arc::new(request.clone()));
-            self.over.set(ForgettableRow::Request(shared), state.spent_until(request));
-            let resource = &request.resource;
-            let holder = &request.holder;
-            if last.is_none_or(|last| (&last.resource, &last.holder) != (resource, holder)) {
-                let mut by_key = of_each_key(state, resource, holder).into_values();
-                let has_surplus = by_key.any(|requests| requests.len() > SPENT_REQUESTS_MAX);
-                let surplus = ForgettableRow::Surplus(Arc::new(resource.clone()), holder.clone());
-                self.over.set(surplus, has_surplus.then(StoreTime::default));
+            let spent = state.spent(request);
+            let before = self.over.set(ForgettableRow::Request(shared), spent.map(|spent| spent.until));
+            let mut current = match group.take() {
+                Some(group) if group.is_of(request) => group,
+                other => {
+                    other.into_iter().for_each(|done| self.touch_surplus(state, &done));
+                    SpentGroup {
+                        resource: &request.resource,
+                        holder: &request.holder,
+                        more: 0,
+                        only_more: true,
+                    }
+                }
+            };
+            match spent {
+                Some(spent) if before.is_none() => current.more += usize::from(!spent.cancelled),
+                _ => current.only_more = false,
             }
-            last = Some(request);
+            group = Some(current);
         }
+        group.into_iter().for_each(|done| self.touch_surplus(state, &done));
+    }
+
+    /// Notes whether a holder has spent more requests for a resource than are remembered. While it only spends more, a
+    /// count suffices: reading all of them for each one more would take longer the more there are.
+    fn touch_surplus(&mut self, state: &Ledger, group: &SpentGroup<'_>) {
+        let &SpentGroup { resource, holder, more, only_more } = group;
+        let count = self.spent.get(resource, holder) + more;
+        if only_more && count <= SPENT_REQUESTS_MAX {
+            return self.spent.set(resource, holder, count);
+        }
+        let surplus = ForgettableRow::Surplus(Arc::new(resource.clone()), holder.clone());
+        if only_more && self.over.at.contains_key(&surplus) {
+            return self.spent.set(resource, holder, count);
+        }
+        let by_key = of_each_key(state, resource, holder);
+        self.spent.set(resource, holder, by_key.values().map(Vec::len).sum());
+        let has_surplus = by_key.values().any(|requests| requests.len() > SPENT_REQUESTS_MAX);
+        self.over.set(surplus, has_surplus.then(StoreTime::default));
     }
 
     fn touch_resource(&mut self, state: &Ledger, key: &ResourceKey) {
@@ -367,5 +441,37 @@ mod tests {
             assert_eq!(oldest, Some(StoreTime(1_000 + gone as u64)));
         }
         assert_eq!(timers.over.until(StoreTime(1)).count(), 0);
+        assert_eq!(timers.spent.get(&resource, &name("ann")), SPENT_REQUESTS_MAX);
+    }
+
+    /// Counted as they come, across batches; of two keys, each may have as many.
+    #[test]
+    fn a_surplus_is_noticed_when_it_begins() {
+        let name = |text: &str| Name::new(text).expect("a name");
+        let resource = ResourceKey { tenant: name("acme"), kind: name("job"), key: name("often") };
+        let request = |n: usize| RequestKey {
+            resource: resource.clone(),
+            holder: name("ann"),
+            request: name(&format!("r{n:03}")),
+        };
+        let mut state = Ledger::default();
+        let mut timers = Timers::of(&state);
+        let mut spend = |n: usize, by: Option<Name>, cancelled| {
+            state.load_request(request(n), SpentRequest { until: StoreTime(1_000), by, cancelled });
+            timers.touch(&state, &Dirty { requests: [request(n)].into(), ..Default::default() });
+            timers.over.until(StoreTime(1)).count()
+        };
+        assert_eq!(spend(999, None, true), 0, "one that was cancelled does not count");
+        for n in 0..SPENT_REQUESTS_MAX {
+            assert_eq!(spend(2 * n, None, false), 0);
+            assert_eq!(spend(2 * n + 1, Some(name("key")), false), 0);
+        }
+        assert_eq!(spend(900, None, false), 1, "one too many");
+        assert_eq!(spend(901, None, false), 1, "noted once");
+        let gone = Dirty { requests: [request(900), request(901)].into(), ..Default::default() };
+        state.absorb(&Ledger::default(), &gone);
+        timers.touch(&state, &gone);
+        assert_eq!(timers.over.until(StoreTime(1)).count(), 0, "no longer too many");
+        assert_eq!(timers.spent.get(&resource, &name("ann")), 2 * SPENT_REQUESTS_MAX);
     }
 }
