@@ -49,6 +49,12 @@ impl<'a> Draft<'a> {
         wait: Wait,
         resource: &mut Resource,
     ) -> Result<Answer, Stop> {
+        // By another key: the end of that lease spends the request, so a place in line must not be granted by it.
+        let is_same =
+            |l: &&Lease| ask.request.is_some() && l.request == ask.request && l.holder == ask.holder;
+        if let Some(lease) = resource.lease.as_ref().filter(is_same) {
+            self.refuse_unless_own("lease", lease.by.as_ref())?;
+        }
         let stood = self.stands(ask).cloned();
         if let Some(waiter) = &stood {
             self.refuse_unless_own("place in line", waiter.by.as_ref())?;

@@ -180,6 +180,24 @@ fn another_keys_leases_never_displace_a_request_that_a_lease_spent() {
     w.request("ann", "lobby", "r1").says(SPENT, "");
 }
 
+/// Another key waited in line by the request of the lease, and was granted it when the lease ended.
+#[test]
+fn another_key_does_not_wait_in_line_by_the_request_of_a_lease() {
+    let mut w = World::new();
+    let by = |id| Actor::Key { id: name(id), scopes: Default::default() };
+    let room = w.room();
+    w.by = by("one");
+    w.request("ann", "lobby", "ann").says("granted #1 for 10000 ms", "lease_acquired");
+    w.by = by("two");
+    w.waits(room, "ann", "lobby")
+        .says("refused: the lease belongs to key one; use that key, or an admin key", "");
+    w.by = by("one");
+    w.waits(room, "ann", "lobby").says("granted again #1 for 10000 ms", "");
+    w.release(on("lobby").token(1)).says("released", "lease_released");
+    w.by = by("two");
+    assert!(w.waits(room, "ann", "lobby").outcome.contains("is spent"));
+}
+
 /// Gets a lease for a request, and ends it.
 fn spend(w: &mut World, who: &str, what: &str, request: &str) {
     let got = w.request(who, what, request).outcome;
