@@ -67,9 +67,11 @@ tests:
 doctests:
 	@$(STAGE) doctests cargo test --workspace --doc
 
-# .config/nextest.toml has the selection. Properties try fewer cases, since they take most of the time.
+# .config/nextest.toml has the selection. Properties try fewer cases, since they take most of the time. Most of the
+# others wait for something, so there are more of them than cores.
 quick:
-	@$(STAGE) quick env $(IN_MEMORY) PROPTEST_CASES=32 cargo nextest run --workspace --no-fail-fast --profile quick
+	@$(STAGE) quick env $(IN_MEMORY) PROPTEST_CASES=32 cargo nextest run --workspace --no-fail-fast --profile quick \
+		--test-threads $$(($$(nproc) * 2))
 else
 tests:
 	@$(STAGE) tests env $(IN_MEMORY) cargo test --workspace --no-fail-fast

@@ -3,7 +3,7 @@
 
 mod common;
 
-use std::time::Duration;
+use std::{sync::Mutex, time::Duration};
 
 use common::{Behind, PATIENCE, Sort, database, http, postgres_store, serve};
 use serde_json::json;
@@ -85,6 +85,14 @@ async fn the_deadline_of_a_lost_lease_does_not_move_with_its_session() {
         let session = behind.session_with(lasting("one")).await;
         let lost = session.acquire("job", "a").await.expect("granted");
         let kept = session.acquire("job", "b").await.expect("granted");
+        // A heartbeat that was sent before the lease is revoked moves its deadline: none may be under way.
+        let looks = Mutex::new(Vec::new());
+        let is_at_rest = async || {
+            let mut looks = looks.lock().expect("unhurt");
+            looks.push(kept.deadline());
+            looks.iter().rev().take_while(|look| **look == kept.deadline()).count() >= 20
+        };
+        wait_for("a session at rest", PATIENCE, is_at_rest).await.expect("at rest");
         let before = kept.deadline();
         revoke(&behind.engine, "a").await;
         in_time("word of the revocation", lost.lost()).await;
