@@ -66,12 +66,26 @@ impl Held {
     }
 
     fn take(&mut self, holder: usize, guard: Guard, seed: u64) {
-        let resource = guard.resource().to_string();
+        let last = self.last_tokens.get(&guard.resource().to_string()).map_or(0, |(token, _)| *token);
         let token = guard.token().0;
-        let (last, last_holder) = self.last_tokens.insert(resource, (token, holder)).unwrap_or_default();
-        // A release that went to a store of the past leaves the lease to its session, which may adopt it again.
-        let is_again = (last, last_holder) == (token, holder);
-        assert!(last < token || is_again, "tokens grow, seed {seed}: {token} after {last}");
+        assert!(last < token, "tokens grow, seed {seed}: {token} after {last}");
+        self.keep(holder, guard, seed);
+    }
+
+    /// A release that went to a store of the past leaves the lease to its session, which may adopt it again under its
+    /// own token.
+    fn take_adopted(&mut self, holder: usize, guard: Guard, seed: u64) {
+        self.adopted += 1;
+        let last = self.last_tokens.get(&guard.resource().to_string());
+        if last == Some(&(guard.token().0, holder)) {
+            self.keep(holder, guard, seed);
+        } else {
+            self.take(holder, guard, seed);
+        }
+    }
+
+    fn keep(&mut self, holder: usize, guard: Guard, seed: u64) {
+        self.last_tokens.insert(guard.resource().to_string(), (guard.token().0, holder));
         self.grants += 1;
         self.guards.push((holder, guard));
         self.look(seed);
@@ -166,8 +180,7 @@ impl Run {
                 self.tasks.spawn(async move {
                     if let Ok(Some(guard)) = session.adopt(&lease).await {
                         let mut held = held.lock().expect("unhurt");
-                        held.adopted += 1;
-                        held.take(n, guard, seed);
+                        held.take_adopted(n, guard, seed);
                     }
                 });
             }
