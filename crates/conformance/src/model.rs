@@ -261,7 +261,7 @@ fn rows(mut state: Ledger, now: StoreTime) -> Vec<Row> {
     rows.extend(state.holders().cloned().map(Row::Holder));
     let resources = state.resources().cloned().map(|r| Resource { queued: 0, ..r });
     rows.extend(resources.filter(|r| !r.is_forgettable(now)).map(Row::Resource));
-    let requests = state.requests().map(|(request, spent)| (request.clone(), spent.clone()));
+    let requests = state.requests().map(|(request, spent)| (request, spent.clone()));
     rows.extend(requests.map(|(request, spent)| Row::Request { request, spent }));
     rows.extend(state.records().cloned().map(Row::Record));
     rows

@@ -4,10 +4,9 @@ use std::sync::Arc;
 
 use crate::{
     event::{Change, Event, What},
-    key::{RequestKey, ResourceKey},
+    key::ResourceKey,
     lease::{Lease, Resource, Tenure},
     ledger::Ledger,
-    limits,
     request::SpentRequest,
     time::StoreTime,
     waiter::Waiter,
@@ -167,7 +166,7 @@ pub fn resume(ledger: &mut Ledger, stopped_at: StoreTime, gap_ms: u64, now: Stor
         waiter.deadline = later(waiter.deadline, 0);
         ledger.put_waiter(waiter);
     }
-    let requests: Vec<_> = ledger.requests().map(|(key, spent)| (key.clone(), spent.clone())).collect();
+    let requests: Vec<_> = ledger.requests().map(|(key, spent)| (key, spent.clone())).collect();
     for (request, spent) in requests {
         let until = later(spent.until, 0);
         ledger.put_request(request, SpentRequest { until, ..spent });
@@ -177,26 +176,16 @@ pub fn resume(ledger: &mut Ledger, stopped_at: StoreTime, gap_ms: u64, now: Stor
 /// Forgets spent requests whose hour has passed, or that leases of one key, holder and resource spent beyond the bound,
 /// and rows of resources that say nothing any more.
 pub fn forget(ledger: &mut Ledger, now: StoreTime) {
-    let requests: Vec<_> =
-        ledger.requests().filter(|(_, spent)| spent.until <= now).map(|(k, _)| k.clone()).collect();
-    for request in requests.into_iter().chain(surplus(ledger)) {
-        ledger.remove_request(&request);
+    let mut requests = Vec::new();
+    for (requester, spent) in ledger.requesters() {
+        requests.extend(spent.clone().forget(now).iter().map(|request| requester.request(request)));
+    }
+    for request in requests {
+        ledger.remove_request(request);
     }
     let resources: Vec<_> =
         ledger.resources().filter(|r| r.is_forgettable(now)).map(|r| r.key.clone()).collect();
     for key in resources {
         ledger.remove_resource(&key);
     }
-}
-
-/// Spent requests beyond the bound for one key, holder and resource: the oldest of them. Those that were cancelled
-/// before they were seen are bounded when they are cancelled, and displace nothing.
-fn surplus(ledger: &Ledger) -> Vec<RequestKey> {
-    let mut counted: Vec<_> = ledger.requests().filter(|(_, spent)| !spent.cancelled).collect();
-    counted.sort_by_key(|(key, spent)| (&key.resource, &key.holder, &spent.by, spent.until));
-    let of_one = counted.chunk_by(|(a, spent), (b, other)| {
-        (&a.resource, &a.holder, &spent.by) == (&b.resource, &b.holder, &other.by)
-    });
-    let oldest = of_one.flat_map(|of| &of[..of.len().saturating_sub(limits::SPENT_REQUESTS_MAX)]);
-    oldest.map(|(request, _)| (*request).clone()).collect()
 }

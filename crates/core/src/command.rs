@@ -6,6 +6,7 @@ use crate::{
     key::{Document, HolderKey, LeaseId, Name, RequestKey, ResourceKey, SessionId},
     lease::Declaration,
     record::Record,
+    request::Requester,
     session::HolderStatus,
     time::{Revision, Token},
 };
@@ -318,7 +319,7 @@ pub struct Footprint {
     /// Spent requests.
     pub requests: Vec<RequestKey>,
     /// All requests of a holder for a resource that were cancelled before they were seen.
-    pub cancelled: Vec<(ResourceKey, Name)>,
+    pub cancelled: Vec<Requester>,
     /// Waiters by the resource that they wait for and the id that their grant will have.
     pub waiters: Vec<(ResourceKey, LeaseId)>,
     /// Records by collection and id.
@@ -412,7 +413,7 @@ impl Command {
             Self::CancelRequest(request) => {
                 to.resources.push(request.resource.clone());
                 to.requests.push(request.clone());
-                to.cancelled.push((request.resource.clone(), request.holder.clone()));
+                to.cancelled.push(Requester::of(request));
             }
             Self::LeaveQueue { key, lease } => {
                 to.resources.push(key.clone());

@@ -12,7 +12,7 @@ use crate::{
     key::{HolderKey, LeaseId, Name, RequestKey, ResourceKey, SessionId},
     lease::{Lease, Resource, Tenure},
     record::Record,
-    request::SpentRequest,
+    request::{Requester, SpentRequest, SpentRequests},
     session::{Holder, Session},
     time::{Revision, StoreTime},
     waiter::{Lines, PlaceKey, Waiter},
@@ -94,7 +94,7 @@ pub struct Ledger {
     sessions: SharedMap<SessionId, Session>,
     resources: SharedMap<Arc<ResourceKey>, Resource>,
     holders: SharedMap<HolderKey, Holder>,
-    requests: SharedMap<Arc<RequestKey>, SpentRequest>,
+    requests: SharedMap<Arc<Requester>, SpentRequests>,
     records: SharedMap<(Name, Name), Record>,
     /// Which resource a lease, live or pending, is on.
     leases: BTreeMap<LeaseId, Arc<ResourceKey>>,
@@ -135,14 +135,14 @@ impl Ledger {
         self.holders.get(key)
     }
 
-    /// Until when a spent request is remembered.
-    pub fn spent_until(&self, request: &RequestKey) -> Option<StoreTime> {
-        self.spent(request).map(|spent| spent.until)
-    }
-
     /// What is remembered of a spent request.
     pub fn spent(&self, request: &RequestKey) -> Option<&SpentRequest> {
-        self.requests.get(request)
+        self.spent_by(&Requester::of(request))?.get(&request.request)
+    }
+
+    /// The spent requests of one holder for one resource.
+    pub fn spent_by(&self, requester: &Requester) -> Option<&SpentRequests> {
+        self.requests.get(requester)
     }
 
     /// The key of a resource as it is kept here, so that others who keep it need no copy.
@@ -150,9 +150,9 @@ impl Ledger {
         self.resources.get_key_value(key).map(|(shared, _)| shared)
     }
 
-    /// A spent request as it is kept here.
-    pub fn shared_request(&self, request: &RequestKey) -> Option<&Arc<RequestKey>> {
-        self.requests.get_key_value(request).map(|(shared, _)| shared)
+    /// The same for a holder that has spent requests for a resource.
+    pub fn shared_requester(&self, requester: &Requester) -> Option<&Arc<Requester>> {
+        self.requests.get_key_value(requester).map(|(shared, _)| shared)
     }
 
     pub fn record(&self, collection: &Name, id: &Name) -> Option<&Record> {
@@ -186,21 +186,16 @@ impl Ledger {
         self.holders.range(from..).map(|(_, h)| h)
     }
 
-    pub fn requests(&self) -> impl Iterator<Item = (&RequestKey, &SpentRequest)> {
-        self.requests.iter().map(|(key, spent)| (&**key, spent))
+    /// All spent requests, by resource and holder.
+    pub fn requests(&self) -> impl Iterator<Item = (RequestKey, &SpentRequest)> {
+        self.requesters().flat_map(|(requester, requests)| {
+            requests.iter().map(|(name, spent)| (requester.request(name), spent))
+        })
     }
 
-    /// The spent requests of one holder for one resource, by name.
-    pub fn requests_of<'a>(
-        &'a self,
-        resource: &'a ResourceKey,
-        holder: &'a Name,
-    ) -> impl Iterator<Item = (&'a RequestKey, &'a SpentRequest)> {
-        let from = RequestKey { resource: resource.clone(), holder: holder.clone(), request: Name::least() };
-        self.requests
-            .range::<RequestKey, _>(from..)
-            .map(|(key, spent)| (&**key, spent))
-            .take_while(move |(key, _)| key.resource == *resource && key.holder == *holder)
+    /// Those who have spent requests, by resource and holder.
+    pub fn requesters(&self) -> impl Iterator<Item = (&Arc<Requester>, &SpentRequests)> {
+        self.requests.iter()
     }
 
     pub fn records(&self) -> impl Iterator<Item = &Record> {
@@ -321,7 +316,15 @@ impl Ledger {
     }
 
     pub fn load_request(&mut self, request: RequestKey, spent: SpentRequest) {
-        self.requests.insert_mut(Arc::new(request), spent);
+        self.change_spent(&request, |requests| requests.put(request.request.clone(), spent));
+    }
+
+    /// All spent requests of one holder for one resource.
+    pub fn load_requests(&mut self, requester: Requester, spent: SpentRequests) {
+        match spent.is_empty() {
+            false => self.requests.insert_mut(Arc::new(requester), spent),
+            true => drop(self.requests.remove_mut(&requester)),
+        }
     }
 
     pub fn load_record(&mut self, record: Record) {
@@ -354,9 +357,9 @@ impl Ledger {
             self.index(key, part.resources.get(key).cloned());
         }
         for request in &dirty.requests {
-            match part.requests.get_key_value(request) {
-                Some((shared, spent)) => self.requests.insert_mut(shared.clone(), spent.clone()),
-                None => drop(self.requests.remove_mut(request)),
+            match part.spent(request) {
+                Some(spent) => self.remember(request, spent.clone()),
+                None => self.forget_request(request),
             }
         }
         for place in &dirty.waiters {
@@ -405,13 +408,42 @@ impl Ledger {
     }
 
     pub(crate) fn put_request(&mut self, request: RequestKey, spent: SpentRequest) {
-        self.dirty.requests.insert(request.clone());
-        self.requests.insert_mut(Arc::new(request), spent);
+        self.remember(&request, spent);
+        self.dirty.requests.insert(request);
     }
 
-    pub(crate) fn remove_request(&mut self, request: &RequestKey) {
-        self.dirty.requests.insert(request.clone());
-        self.requests.remove_mut(request);
+    pub(crate) fn remove_request(&mut self, request: RequestKey) {
+        self.forget_request(&request);
+        self.dirty.requests.insert(request);
+    }
+
+    /// Remembers a spent request, and no more of its key than the bound. Which ones that makes it forget is no change
+    /// to be written down: whoever remembers the same requests forgets the same ones.
+    fn remember(&mut self, request: &RequestKey, spent: SpentRequest) {
+        self.change_spent(request, |requests| {
+            let by = spent.by.clone();
+            requests.put(request.request.clone(), spent);
+            requests.trim(by.as_ref());
+        });
+    }
+
+    fn forget_request(&mut self, request: &RequestKey) {
+        self.change_spent(request, |requests| requests.remove(&request.request));
+    }
+
+    /// Changes the requests among which a request is.
+    fn change_spent(&mut self, request: &RequestKey, change: impl FnOnce(&mut SpentRequests)) {
+        let requester = Requester::of(request);
+        if let Some(requests) = self.requests.get_mut(&requester) {
+            change(requests);
+            if requests.is_empty() {
+                self.requests.remove_mut(&requester);
+            }
+        } else {
+            let mut requests = SpentRequests::default();
+            change(&mut requests);
+            self.load_requests(requester, requests);
+        }
     }
 
     pub(crate) fn put_record(&mut self, record: Record) {

@@ -2,7 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{key::Name, time::StoreTime};
+use crate::{
+    key::{Name, RequestKey, ResourceKey},
+    limits::SPENT_REQUESTS_MAX,
+    time::StoreTime,
+};
 
 /// What is remembered of a spent request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -16,4 +20,99 @@ pub struct SpentRequest {
     /// before their time; their number is bounded when they are cancelled.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub cancelled: bool,
+}
+
+/// A holder, and a resource that it asks for: its spent requests for that resource are one row.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Requester {
+    pub resource: ResourceKey,
+    pub holder: Name,
+}
+
+impl Requester {
+    /// Whose request it is.
+    pub fn of(request: &RequestKey) -> Self {
+        Self { resource: request.resource.clone(), holder: request.holder.clone() }
+    }
+
+    /// Its request of this name.
+    pub fn request(&self, request: &Name) -> RequestKey {
+        RequestKey { resource: self.resource.clone(), holder: self.holder.clone(), request: request.clone() }
+    }
+}
+
+/// The spent requests of one holder for one resource, by the time until which they are remembered, then by name. They
+/// are few, since their number is bounded, so they are looked through rather than indexed.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "Vec<(Name, SpentRequest)>", into = "Vec<(Name, SpentRequest)>")]
+pub struct SpentRequests(Vec<(Name, SpentRequest)>);
+
+impl From<Vec<(Name, SpentRequest)>> for SpentRequests {
+    fn from(mut requests: Vec<(Name, SpentRequest)>) -> Self {
+        requests.sort_by(|(a, spent), (b, other)| (spent.until, a).cmp(&(other.until, b)));
+        Self(requests)
+    }
+}
+
+impl From<SpentRequests> for Vec<(Name, SpentRequest)> {
+    fn from(requests: SpentRequests) -> Self {
+        requests.0
+    }
+}
+
+impl SpentRequests {
+    pub fn get(&self, request: &Name) -> Option<&SpentRequest> {
+        self.iter().find(|(name, _)| *name == request).map(|(_, spent)| spent)
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (&Name, &SpentRequest)> {
+        self.0.iter().map(|(name, spent)| (name, spent))
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Until when the first of them is remembered.
+    pub fn first_until(&self) -> Option<StoreTime> {
+        self.0.first().map(|(_, spent)| spent.until)
+    }
+
+    pub(crate) fn put(&mut self, request: Name, spent: SpentRequest) {
+        self.remove(&request);
+        let place = self.0.partition_point(|(name, of)| (of.until, name) < (spent.until, &request));
+        self.0.insert(place, (request, spent));
+    }
+
+    pub(crate) fn remove(&mut self, request: &Name) {
+        if let Some(place) = self.0.iter().position(|(name, _)| name == request) {
+            self.0.remove(place);
+        }
+    }
+
+    /// Forgets requests beyond the bound that count for the key `by`: the oldest of them. Those that were cancelled
+    /// before they were seen are bounded when they are cancelled, and displace nothing.
+    pub(crate) fn trim(&mut self, by: Option<&Name>) {
+        let counts = |spent: &SpentRequest| !spent.cancelled && spent.by.as_ref() == by;
+        let count = self.0.iter().filter(|(_, spent)| counts(spent)).count();
+        let mut surplus = count.saturating_sub(SPENT_REQUESTS_MAX);
+        if surplus > 0 {
+            self.0.retain(|(_, spent)| {
+                let is_surplus = surplus > 0 && counts(spent);
+                surplus -= usize::from(is_surplus);
+                !is_surplus
+            });
+        }
+    }
+
+    /// Forgets requests whose time has passed, and those beyond the bound of any key; tells which.
+    pub(crate) fn forget(&mut self, now: StoreTime) -> Vec<Name> {
+        let before: Vec<Name> = self.0.iter().map(|(name, _)| name.clone()).collect();
+        self.0.retain(|(_, spent)| spent.until > now);
+        if self.0.len() > SPENT_REQUESTS_MAX {
+            let keys: std::collections::BTreeSet<_> = self.0.iter().map(|(_, spent)| spent.by.clone()).collect();
+            keys.iter().for_each(|by| self.trim(by.as_ref()));
+        }
+        before.into_iter().filter(|name| self.get(name).is_none()).collect()
+    }
 }

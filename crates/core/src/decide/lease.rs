@@ -9,7 +9,7 @@ use crate::{
     lease::{Lease, Resource, StateDocument, Tenure},
     limits,
     outcome::{Answer, Grant, LeaseView, Refusal, within},
-    request::SpentRequest,
+    request::{Requester, SpentRequest, SpentRequests},
     session::{Session, SessionOver, Standing},
     time::StoreTime,
 };
@@ -71,7 +71,7 @@ impl Draft<'_> {
             let resource = ask.key.clone();
             let holder = ask.holder.clone();
             let key = RequestKey { resource, holder, request: request.clone() };
-            let is_spent = self.ledger.spent_until(&key).is_some_and(|until| until > self.now());
+            let is_spent = self.ledger.spent(&key).is_some_and(|spent| spent.until > self.now());
             // By the end of its lease just now, which was another key's.
             let is_spent_now =
                 |change: &Change| matches!(change, Change::RequestSpent { request, .. } if *request == key);
@@ -316,10 +316,10 @@ impl Draft<'_> {
     fn cancel_unseen(&mut self, request: &RequestKey) -> Result<Answer, Stop> {
         let now = self.now();
         let by = self.by.key().cloned();
-        let counts = |(key, spent): &(&RequestKey, &SpentRequest)| {
-            spent.cancelled && spent.by == by && spent.until > now && *key != request
+        let counts = |(name, spent): &(&Name, &SpentRequest)| {
+            spent.cancelled && spent.by == by && spent.until > now && **name != request.request
         };
-        let of_holder = self.ledger.requests_of(&request.resource, &request.holder);
+        let of_holder = self.ledger.spent_by(&Requester::of(request)).into_iter().flat_map(SpentRequests::iter);
         let until: Vec<_> = of_holder.filter(counts).map(|(_, spent)| spent.until).collect();
         if until.len() >= limits::CANCELLED_REQUESTS_MAX {
             let retry_after_ms = until.iter().min().map_or(1, |first| first.ms_after(now).max(1));

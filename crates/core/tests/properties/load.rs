@@ -93,9 +93,10 @@ impl Loaded {
                 part.load_request(request.clone(), spent.clone());
             }
         }
-        for (resource, holder) in &self.footprint.cancelled {
-            for (request, spent) in full.requests_of(resource, holder).filter(|(_, spent)| spent.cancelled) {
-                part.load_request(request.clone(), spent.clone());
+        for requester in &self.footprint.cancelled {
+            let all_spent = full.spent_by(requester).into_iter().flat_map(|spent| spent.iter());
+            for (request, spent) in all_spent.filter(|(_, spent)| spent.cancelled) {
+                part.load_request(requester.request(request), spent.clone());
             }
         }
         for (collection, id) in &self.footprint.records {
@@ -140,7 +141,7 @@ pub fn only_rows(full: &Ledger) -> Ledger {
     full.sessions().for_each(|s| rows.load_session(s.clone()));
     full.resources().for_each(|r| rows.load_resource(r.clone()));
     full.holders().for_each(|h| rows.load_holder(h.clone()));
-    full.requests().for_each(|(request, spent)| rows.load_request(request.clone(), spent.clone()));
+    full.requests().for_each(|(request, spent)| rows.load_request(request, spent.clone()));
     full.records().for_each(|r| rows.load_record(r.clone()));
     full.waiters().for_each(|w| rows.load_waiter(w.clone()));
     rows

@@ -5,6 +5,7 @@ use solehold_core::{
     key::{HolderKey, RequestKey, ResourceKey},
     ledger::{Dirty, Ledger},
     record::Record,
+    request::Requester,
     time::{Revision, StoreTime},
 };
 
@@ -55,9 +56,9 @@ fn a_holders_spent_requests_for_a_resource_are_no_others() {
         w.cancel(who, what, request);
     }
     let of = |who: &str, what: &str| {
-        let key = key(what);
-        let who = name(who);
-        w.state.requests_of(&key, &who).map(|(r, _)| r.request.to_string()).collect::<Vec<_>>().join(" ")
+        let requester = Requester { resource: key(what), holder: name(who) };
+        let spent = w.state.spent_by(&requester).into_iter().flat_map(|spent| spent.iter());
+        spent.map(|(request, _)| request.to_string()).collect::<Vec<_>>().join(" ")
     };
     assert_eq!((of("ann", "a"), of("ann", "b"), of("bob", "a")), ("r1 r2".into(), "r3".into(), "r4".into()));
     assert_eq!(of("bob", "b"), "");
@@ -79,9 +80,9 @@ fn a_key_is_shared_with_those_who_keep_it() {
     let w = eventful();
     assert_eq!(w.state.shared_key(&key("lobby")).map(|k| (**k).clone()), Some(key("lobby")));
     assert_eq!(w.state.shared_key(&key("attic")), None);
-    let spent = request("ann", "hall", "r1");
-    assert_eq!(w.state.shared_request(&spent).map(|r| (**r).clone()), Some(spent));
-    assert_eq!(w.state.shared_request(&request("ann", "hall", "r2")), None);
+    let requester = Requester::of(&request("ann", "hall", "r1"));
+    assert_eq!(w.state.shared_requester(&requester).map(|r| (**r).clone()), Some(requester));
+    assert_eq!(w.state.shared_requester(&Requester::of(&request("bob", "hall", "r1"))), None);
 }
 
 #[test]
@@ -152,7 +153,7 @@ fn a_row_that_was_loaded_is_found_and_not_dirty() {
     w.state.sessions().cloned().for_each(|row| loaded.load_session(row));
     w.state.resources().cloned().for_each(|row| loaded.load_resource(row));
     w.state.holders().cloned().for_each(|row| loaded.load_holder(row));
-    w.state.requests().for_each(|(row, spent)| loaded.load_request(row.clone(), spent.clone()));
+    w.state.requests().for_each(|(row, spent)| loaded.load_request(row, spent.clone()));
     w.state.records().cloned().for_each(|row| loaded.load_record(row));
     w.state.waiters().cloned().for_each(|row| loaded.load_waiter(row));
     assert_eq!(loaded, w.state);

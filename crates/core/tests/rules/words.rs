@@ -7,6 +7,7 @@ use solehold_core::{
     lease::{LeaseStatus, Resource},
     limits,
     outcome::LeaseView,
+    request::Requester,
     session::HolderStatus,
     time::{Revision, Token},
 };
@@ -136,7 +137,7 @@ fn a_footprint_has_every_row_that_a_command_names() {
         whole_holders: vec![holder("bob")],
         holdings: vec![holder("cat")],
         requests: vec![request.clone(), request],
-        cancelled: vec![(key.clone(), name("ann"))],
+        cancelled: vec![Requester { resource: key.clone(), holder: name("ann") }],
         waiters: vec![(key, lease)],
         records: vec![(name("keys"), name("k"))],
         moves: Vec::new(),

@@ -3,12 +3,12 @@
 use rusqlite::{Connection, TransactionBehavior, params};
 use solehold_core::{
     key::Name,
-    ledger::{Dirty, Ledger},
+    ledger::Ledger,
 };
 
 use super::unreadable;
 use crate::{
-    resident::{Entry, Image, Mark, RowId},
+    resident::{Entry, Image, Mark, RowId, Unfolded},
     store::{Cursor, Row, StoreError},
 };
 
@@ -81,10 +81,10 @@ impl<'a> LogLine<'a> {
 }
 
 /// Replays the log over the snapshot; tells which rows the snapshot lacks, and how large the log is.
-pub(super) fn replay(db: &Connection, image: &mut Image) -> Result<(Dirty, usize), StoreError> {
+pub(super) fn replay(db: &Connection, image: &mut Image) -> Result<(Unfolded, usize), StoreError> {
     let mut select = db.prepare("SELECT seq, entry FROM log ORDER BY seq")?;
     let lines = select.query_map([], |row| Ok((row.get::<_, i64>(0)?, row.get::<_, String>(1)?)))?;
-    let mut unfolded = Dirty::default();
+    let mut unfolded = Unfolded::default();
     let mut bytes = 0;
     let mut before: Option<i64> = None;
     for line in lines {

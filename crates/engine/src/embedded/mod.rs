@@ -31,8 +31,8 @@ use solehold_core::{
 
 use crate::{
     history::Seal,
-    resident::{Entry, Image, Journal, JournaledEvents, Mark},
-    store::{BatchDecision, Cursor, Retention, StoreError},
+    resident::{Entry, Fold, Image, Journal, JournaledEvents, Mark, Unfolded},
+    store::{Cursor, Retention, StoreError},
 };
 
 pub use folder::Lock;
@@ -76,7 +76,7 @@ pub struct Folder {
     limits: FolderLimits,
     cursor: Cursor,
     /// Rows that the log has and the snapshot lacks.
-    unfolded: Dirty,
+    unfolded: Unfolded,
     log_bytes: usize,
     /// How many events there were at most when the history stood at a revision: counting them takes long.
     counted: Option<(u64, Revision)>,
@@ -134,7 +134,7 @@ impl Folder {
             db: Arc::new(Mutex::new(Some(db))),
             limits,
             cursor: Cursor { epoch: 1, revision: Revision(0) },
-            unfolded: Dirty::default(),
+            unfolded: Unfolded::default(),
             log_bytes: 0,
             counted: None,
             history: Arc::new(history::Reader::open(&file)?),
@@ -155,7 +155,7 @@ impl Folder {
     }
 
     fn folded(&mut self) {
-        self.unfolded = Dirty::default();
+        self.unfolded = Unfolded::default();
         self.log_bytes = 0;
     }
 }
@@ -185,10 +185,10 @@ fn seal_of(db: &mut Connection) -> Result<Seal, StoreError> {
 }
 
 /// Brings the snapshot up to date and empties the log.
-fn fold(db: &mut Connection, entry: &Entry) -> Result<(), StoreError> {
+fn fold(db: &mut Connection, fold: &Fold) -> Result<(), StoreError> {
     let tx = db.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    snapshot::write(&tx, entry)?;
-    snapshot::write_clock(&tx, &entry.mark, entry.cursor)?;
+    snapshot::write(&tx, fold)?;
+    snapshot::write_clock(&tx, &fold.entry.mark, fold.entry.cursor)?;
     tx.execute("DELETE FROM log", [])?;
     Ok(tx.commit()?)
 }
@@ -238,28 +238,27 @@ impl Journal for Folder {
         Ok(())
     }
 
-    fn unfolded(&self) -> Option<&Dirty> {
+    fn unfolded(&self) -> Option<&Unfolded> {
         (self.log_bytes > self.limits.log_bytes_max).then_some(&self.unfolded)
     }
 
     fn fold(&mut self, state: &Ledger, more: Dirty, mark: Mark) -> Result<(), StoreError> {
         let now = mark.now;
         self.unfolded.extend(more);
-        let decided = BatchDecision { events: Vec::new(), revision: self.cursor.revision };
-        let entry = Entry::new(state, &self.unfolded, mark, &decided, self.cursor.epoch);
-        with(&self.db, |db| fold(db, &entry))?;
+        let folded = Fold::new(state, &self.unfolded, mark, self.cursor);
+        with(&self.db, |db| fold(db, &folded))?;
         self.folded();
         self.incarnation.came_to(self.cursor, now)
     }
 
     async fn tidy(
         &mut self,
-        folded: Option<Entry>,
+        folded: Option<Fold>,
         mark: Mark,
         retention: &Retention,
     ) -> Result<Option<Revision>, StoreError> {
-        if let Some(entry) = folded {
-            self.aside(move |db| fold(db, &entry)).await?;
+        if let Some(folded) = folded {
+            self.aside(move |db| fold(db, &folded)).await?;
             self.folded();
         }
         let cursor = self.cursor;

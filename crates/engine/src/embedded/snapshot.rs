@@ -3,15 +3,20 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use rusqlite::{Connection, params};
-use solehold_core::{ledger::Ledger, time::Revision};
+use serde::{Deserialize, Serialize};
+use solehold_core::{
+    ledger::Ledger,
+    request::{Requester, SpentRequests},
+    time::Revision,
+};
 
 use super::unreadable;
 use crate::{
-    resident::{Entry, Image, Mark, RowId},
+    resident::{Fold, Image, Mark, RowId},
     store::{Cursor, Row, StoreError},
 };
 
-const SCHEMA_VERSION: i64 = 3;
+const SCHEMA_VERSION: i64 = 4;
 
 const SCHEMA: &str = "
 CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -52,6 +57,24 @@ CREATE VIEW waiters AS SELECT row ->> '$.waiter.key.tenant' AS tenant, row ->> '
 /// Version 3: events name the key that asked for them.
 const SCHEMA_3: &str = "ALTER TABLE lease_events ADD COLUMN by_key TEXT;";
 
+/// All spent requests of one holder for one resource in one row: most are forgotten when newer ones come.
+const SCHEMA_5: &str = "
+INSERT INTO rows (tab, id, row)
+    SELECT 'requests', json_array(tenant, kind, key, holder),
+        json_object('resource', json_object('tenant', tenant, 'kind', kind, 'key', key), 'holder', holder,
+            'spent', json_group_array(json_array(request, json(spent))))
+    FROM (SELECT row ->> '$.request.request.resource.tenant' AS tenant,
+        row ->> '$.request.request.resource.kind' AS kind, row ->> '$.request.request.resource.key' AS key,
+        row ->> '$.request.request.holder' AS holder, row ->> '$.request.request.request' AS request,
+        json_remove(row -> '$.request', '$.request') AS spent FROM rows WHERE tab = 'request')
+    GROUP BY tenant, kind, key, holder;
+DELETE FROM rows WHERE tab = 'request';
+DROP VIEW requests;
+CREATE VIEW requests AS SELECT row ->> '$.resource.tenant' AS tenant, row ->> '$.resource.kind' AS kind,
+    row ->> '$.resource.key' AS key, row ->> '$.holder' AS holder, spent.value ->> '$[0]' AS request,
+    spent.value ->> '$[1].until' AS until_ms FROM rows, json_each(row, '$.spent') AS spent WHERE tab = 'requests';
+";
+
 /// Makes the tables of a new file, and what an older one lacks; refuses a file that a newer program made.
 pub(super) fn migrate(db: &Connection) -> Result<(), StoreError> {
     let version: i64 = db.pragma_query_value(None, "user_version", |r| r.get(0))?;
@@ -63,7 +86,7 @@ pub(super) fn migrate(db: &Connection) -> Result<(), StoreError> {
     }
     if version < SCHEMA_VERSION {
         let tx = db.unchecked_transaction()?;
-        for sql in [SCHEMA, SCHEMA_2, SCHEMA_3].iter().skip(version.max(0) as usize) {
+        for sql in [SCHEMA, SCHEMA_2, SCHEMA_3, SCHEMA_5].iter().skip(version.max(0) as usize) {
             tx.execute_batch(sql)?;
         }
         tx.pragma_update(None, "user_version", SCHEMA_VERSION)?;
@@ -78,10 +101,8 @@ fn id_of(gone: &RowId) -> Result<(&'static str, String), StoreError> {
         RowId::Session(id) => ("session", serde_json::to_string(id)),
         RowId::Holder(key) => ("holder", serde_json::to_string(&(&key.tenant, &key.name))),
         RowId::Resource(key) => ("resource", serde_json::to_string(&(&key.tenant, &key.kind, &key.key))),
-        RowId::Request(r) => {
-            let key = &r.resource;
-            ("request", serde_json::to_string(&(&key.tenant, &key.kind, &key.key, &r.holder, &r.request)))
-        }
+        // Requests are not written one by one.
+        RowId::Request(r) => return id_of_requests(&Requester::of(r)),
         RowId::Record(collection, id) => ("record", serde_json::to_string(&(collection, id))),
         RowId::Waiter(key, arrival) => {
             ("waiter", serde_json::to_string(&(&key.tenant, &key.kind, &key.key, arrival)))
@@ -90,20 +111,44 @@ fn id_of(gone: &RowId) -> Result<(&'static str, String), StoreError> {
     Ok((table, id.map_err(|e| unreadable("row", e))?))
 }
 
+fn id_of_requests(of: &Requester) -> Result<(&'static str, String), StoreError> {
+    let key = &of.resource;
+    let id = serde_json::to_string(&(&key.tenant, &key.kind, &key.key, &of.holder));
+    Ok(("requests", id.map_err(|e| unreadable("row", e))?))
+}
+
+/// All spent requests of one holder for one resource.
+#[derive(Serialize, Deserialize)]
+struct RequestsRow<S> {
+    #[serde(flatten)]
+    of: Requester,
+    spent: S,
+}
+
 /// Writes rows as they are, and removes those that are gone.
-pub(super) fn write(db: &Connection, entry: &Entry) -> Result<(), StoreError> {
+pub(super) fn write(db: &Connection, fold: &Fold) -> Result<(), StoreError> {
     let sql = "INSERT INTO rows (tab, id, row) VALUES (?1, ?2, ?3) ON CONFLICT (tab, id) DO UPDATE SET row = excluded.row";
     let mut put = db.prepare_cached(sql)?;
     let mut delete = db.prepare_cached("DELETE FROM rows WHERE tab = ?1 AND id = ?2")?;
-    for row in &entry.rows {
+    for row in &fold.entry.rows {
         let Some(identity) = RowId::of(row) else { continue };
         let (table, id) = id_of(&identity)?;
         let text = serde_json::to_string(row).map_err(|e| unreadable("row", e))?;
         put.execute(params![table, id, text])?;
     }
-    for gone in &entry.gone {
+    for gone in &fold.entry.gone {
         let (table, id) = id_of(gone)?;
         delete.execute(params![table, id])?;
+    }
+    for (of, spent) in &fold.requests {
+        let (table, id) = id_of_requests(of)?;
+        if spent.is_empty() {
+            delete.execute(params![table, id])?;
+        } else {
+            let row = RequestsRow { of: of.clone(), spent };
+            let text = serde_json::to_string(&row).map_err(|e| unreadable("row", e))?;
+            put.execute(params![table, id, text])?;
+        }
     }
     Ok(())
 }
@@ -136,8 +181,14 @@ pub(super) fn read(db: &Connection) -> Result<Image, StoreError> {
         let table: String = row.get(0)?;
         let id: String = row.get(1)?;
         let text: String = row.get(2)?;
-        let row: Row = serde_json::from_str(&text).map_err(|e| unreadable(&format!("{table} {id}"), e))?;
-        row.load_into(&mut state);
+        let unreadable = |e| unreadable(&format!("{table} {id}"), e);
+        if table == "requests" {
+            let row: RequestsRow<SpentRequests> = serde_json::from_str(&text).map_err(unreadable)?;
+            state.load_requests(row.of, row.spent);
+        } else {
+            let row: Row = serde_json::from_str(&text).map_err(unreadable)?;
+            row.load_into(&mut state);
+        }
     }
     state.take_dirty();
     Ok(Image {

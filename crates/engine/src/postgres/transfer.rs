@@ -148,7 +148,7 @@ impl PostgresStore {
         resume(&mut state, header.now, gap_ms, now, 0);
         let mut dirty = state.take_dirty();
         dirty.holders = state.holders().map(|h| h.key.clone()).collect();
-        dirty.requests = state.requests().map(|(request, _)| request.clone()).collect();
+        dirty.requests = state.requests().map(|(request, _)| request).collect();
         dirty.records = state.records().map(|r| r.key()).collect();
         let changes = ResourceChanges::imported(&state);
         let before = RowsBefore { resources: &HashMap::new(), sessions: &HashMap::new() };

@@ -9,6 +9,7 @@ use solehold_core::{
     lease::Resource,
     ledger::{Dirty, FoundLate, Ledger},
     limits::{SESSION_WAITERS_LOADED, WAITERS_LOADED},
+    request::SpentRequests,
     time::StoreTime,
     waiter::Waiter,
 };
@@ -83,9 +84,10 @@ pub(super) fn part(all: &Ledger, footprint: &Footprint, more: &LateRows) -> Ledg
             part.load_request(request.clone(), spent.clone());
         }
     }
-    for (resource, holder) in &footprint.cancelled {
-        for (request, spent) in all.requests_of(resource, holder).filter(|(_, spent)| spent.cancelled) {
-            part.load_request(request.clone(), spent.clone());
+    for requester in &footprint.cancelled {
+        let all_spent = all.spent_by(requester).into_iter().flat_map(SpentRequests::iter);
+        for (request, spent) in all_spent.filter(|(_, spent)| spent.cancelled) {
+            part.load_request(requester.request(request), spent.clone());
         }
     }
     for (collection, id) in &footprint.records {
@@ -301,7 +303,7 @@ pub(super) fn all_of(state: &Ledger) -> Dirty {
         sessions: state.sessions().map(|s| s.id).collect(),
         resources: state.resources().map(|r| r.key.clone()).collect(),
         holders: state.holders().map(|h| h.key.clone()).collect(),
-        requests: state.requests().map(|(k, _)| k.clone()).collect(),
+        requests: state.requests().map(|(request, _)| request).collect(),
         records: state.records().map(|r| r.key()).collect::<BTreeSet<_>>(),
         waiters: state.waiters().map(Waiter::place).collect(),
     }

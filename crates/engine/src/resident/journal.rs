@@ -1,6 +1,9 @@
 //! The journal that a resident store writes before it answers.
 
-use std::{collections::VecDeque, sync::Arc};
+use std::{
+    collections::{BTreeSet, VecDeque},
+    sync::Arc,
+};
 
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
@@ -8,6 +11,7 @@ use solehold_core::{
     event::Event,
     key::{HolderKey, Name, RequestKey, ResourceKey, SessionId},
     ledger::{Dirty, Ledger},
+    request::{Requester, SpentRequests},
     time::{Revision, StoreTime},
 };
 
@@ -131,6 +135,41 @@ impl Entry {
     }
 }
 
+/// Rows that the snapshot of a journal lacks. All spent requests of one holder for one resource are one row of it.
+#[derive(Debug, Default)]
+pub struct Unfolded {
+    /// All but requests.
+    rows: Dirty,
+    requesters: BTreeSet<Requester>,
+}
+
+impl Unfolded {
+    pub fn extend(&mut self, mut more: Dirty) {
+        self.requesters.extend(std::mem::take(&mut more.requests).iter().map(Requester::of));
+        self.rows.extend(more);
+    }
+}
+
+/// Rows as they are now, to be written into the snapshot.
+#[derive(Debug)]
+pub struct Fold {
+    /// All but requests; it has no events.
+    pub entry: Entry,
+    /// All requests of each that has changed; empty, if there are none any more.
+    pub requests: Vec<(Requester, SpentRequests)>,
+}
+
+impl Fold {
+    pub fn new(state: &Ledger, unfolded: &Unfolded, mark: Mark, cursor: Cursor) -> Self {
+        let decided = BatchDecision { events: Vec::new(), revision: cursor.revision };
+        let requests = |of: &Requester| (of.clone(), state.spent_by(of).cloned().unwrap_or_default());
+        Self {
+            entry: Entry::new(state, &unfolded.rows, mark, &decided, cursor.epoch),
+            requests: unfolded.requesters.iter().map(requests).collect(),
+        }
+    }
+}
+
 /// Everything that a journal has.
 #[derive(Debug)]
 pub struct Image {
@@ -187,7 +226,7 @@ pub trait Journal: Send + 'static {
     async fn append(&mut self, entry: Entry) -> Result<(), StoreError>;
 
     /// Rows that its snapshot lacks, if it is time to bring it up to date.
-    fn unfolded(&self) -> Option<&Dirty>;
+    fn unfolded(&self) -> Option<&Unfolded>;
 
     /// Brings the snapshot up to date with rows as they are now; `more` are rows beyond those that it knows to lack,
     /// changed by the passing of time at the start.
@@ -197,7 +236,7 @@ pub trait Journal: Send + 'static {
     /// retention. Tells the new floor if it dropped any.
     async fn tidy(
         &mut self,
-        folded: Option<Entry>,
+        folded: Option<Fold>,
         mark: Mark,
         retention: &Retention,
     ) -> Result<Option<Revision>, StoreError>;
@@ -235,7 +274,7 @@ impl Journal for NoJournal {
         Ok(())
     }
 
-    fn unfolded(&self) -> Option<&Dirty> {
+    fn unfolded(&self) -> Option<&Unfolded> {
         None
     }
 
@@ -245,7 +284,7 @@ impl Journal for NoJournal {
 
     async fn tidy(
         &mut self,
-        _: Option<Entry>,
+        _: Option<Fold>,
         _: Mark,
         _: &Retention,
     ) -> Result<Option<Revision>, StoreError> {

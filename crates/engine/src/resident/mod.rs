@@ -41,7 +41,7 @@ use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard, atomic::AtomicBo
 use solehold_core::{limits, time::StoreTime};
 use tokio::sync::{Mutex, Semaphore, watch};
 
-pub use journal::{Entry, Image, Journal, JournaledEvents, Mark, NoJournal, RowId, SetBack};
+pub use journal::{Entry, Fold, Image, Journal, JournaledEvents, Mark, NoJournal, RowId, SetBack, Unfolded};
 
 use crate::{
     clock::{BootClock, BootTime, Clock, boot_id},

@@ -61,7 +61,7 @@ impl Snapshot {
             out.put(Row::Resource(Resource { queued: 0, ..resource.clone() })).await?;
         }
         for (request, spent) in self.state.requests() {
-            out.put(Row::Request { request: request.clone(), spent: spent.clone() }).await?;
+            out.put(Row::Request { request, spent: spent.clone() }).await?;
         }
         for record in self.state.records() {
             out.put(Row::Record(record.clone())).await?;

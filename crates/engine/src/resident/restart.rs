@@ -57,7 +57,7 @@ impl Times {
             sessions: state.sessions().map(|s| (s.id, s.deadline)).collect(),
             resources: resources.map(|(r, times)| (r.key.clone(), times)).collect(),
             waiters: state.waiters().map(|w| (w.place(), w.deadline)).collect(),
-            requests: state.requests().map(|(request, spent)| (request.clone(), spent.until)).collect(),
+            requests: state.requests().map(|(request, spent)| (request, spent.until)).collect(),
         }
     }
 
@@ -69,7 +69,7 @@ impl Times {
             sessions: moved(self.sessions, |id, was| state.session(*id).is_some_and(|s| s.deadline != was)),
             resources: moved(self.resources, |key, was| state.resource(key).is_some_and(|r| times(r) != was)),
             waiters: moved(self.waiters, |place, was| state.waiter(place).is_some_and(|w| w.deadline != was)),
-            requests: moved(self.requests, |request, was| state.spent_until(request) != Some(was)),
+            requests: moved(self.requests, |request, was| state.spent(request).is_none_or(|spent| spent.until != was)),
             ..Default::default()
         }
     }

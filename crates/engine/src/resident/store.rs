@@ -13,7 +13,7 @@ use solehold_core::{
 };
 
 use super::{
-    Entry, Mark, ResidentStore, find, restart,
+    Entry, Fold, Mark, ResidentStore, find, restart,
     rows::{self, Rows},
     turn::FORGET_MAX,
 };
@@ -163,8 +163,7 @@ impl Store for ResidentStore {
             let rows = self.read();
             let now = rows.now(tick);
             let mark = self.mark_of(&rows, now, tick);
-            let decided = BatchDecision { events: Vec::new(), revision: rows.cursor.revision };
-            let fold = |dirty| Entry::new(&rows.state, dirty, mark.clone(), &decided, rows.cursor.epoch);
+            let fold = |unfolded| Fold::new(&rows.state, unfolded, mark.clone(), rows.cursor);
             let folded = turn.journal.unfolded().map(fold);
             (now, mark, folded)
         };

@@ -1,17 +1,16 @@
 //! When rows of a resident store expire: a lower bound that renewals need not update.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet},
     sync::Arc,
 };
 
 use solehold_core::{
     command::Command,
-    key::{Name, RequestKey, ResourceKey, SessionId},
+    key::{ResourceKey, SessionId},
     lease::{Lease, Resource, Tenure},
     ledger::{Dirty, Ledger},
-    limits::SPENT_REQUESTS_MAX,
-    request::SpentRequest,
+    request::{Requester, SpentRequests},
     time::StoreTime,
 };
 
@@ -36,11 +35,11 @@ impl<T> Default for Queue<T> {
 }
 
 impl<T: Ord + Clone> Queue<T> {
-    /// Sets the time of an item, or removes it; returns the time that it had.
-    fn set(&mut self, item: T, time: Option<StoreTime>) -> Option<StoreTime> {
+    /// Sets the time of an item, or removes it.
+    fn set(&mut self, item: T, time: Option<StoreTime>) {
         let stands = self.at.get(&item).copied();
         if stands == time {
-            return stands;
+            return;
         }
         if let Some(before) = stands {
             self.queue.remove(&(before, item.clone()));
@@ -50,7 +49,6 @@ impl<T: Ord + Clone> Queue<T> {
             self.queue.insert((time, item.clone()));
             self.at.insert(item, time);
         }
-        stands
     }
 
     /// A time that moved later is found out when the old one comes.
@@ -72,57 +70,11 @@ pub(super) enum Item {
     Session(SessionId),
 }
 
-/// A row that can be forgotten once its time has come.
+/// A row that can be forgotten, all of it or a part, once its time has come.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum ForgettableRow {
-    Request(Arc<RequestKey>),
+    Requests(Arc<Requester>),
     Resource(Arc<ResourceKey>),
-    /// More requests of one holder for one resource that leases of one key spent than are remembered: its time has come
-    /// already.
-    Surplus(Arc<ResourceKey>, Name),
-}
-
-/// Requests of one holder for one resource that a batch has changed.
-struct SpentGroup<'a> {
-    resource: &'a ResourceKey,
-    holder: &'a Name,
-    /// How many more were spent by leases.
-    more: usize,
-    /// Whether none was removed or changed.
-    only_more: bool,
-}
-
-impl SpentGroup<'_> {
-    fn is_of(&self, request: &RequestKey) -> bool {
-        *self.resource == request.resource && *self.holder == request.holder
-    }
-}
-
-/// How many requests each holder has spent for each resource by leases.
-#[derive(Debug, Default)]
-struct SpentCounts(HashMap<Arc<ResourceKey>, BTreeMap<Name, usize>>);
-
-impl SpentCounts {
-    fn get(&self, resource: &ResourceKey, holder: &Name) -> usize {
-        self.0.get(resource).and_then(|of| of.get(holder)).copied().unwrap_or(0)
-    }
-
-    fn set(&mut self, resource: &ResourceKey, holder: &Name, count: usize) {
-        if let Some(of) = self.0.get_mut(resource) {
-            if let Some(known) = of.get_mut(holder).filter(|_| count > 0) {
-                *known = count;
-                return;
-            }
-            of.remove(holder);
-            if of.is_empty() && count == 0 {
-                self.0.remove(resource);
-            }
-        }
-        if count > 0 {
-            let of = self.0.entry(Arc::new(resource.clone())).or_default();
-            of.insert(holder.clone(), count);
-        }
-    }
 }
 
 /// The timers: each item stands once, at or before the time when it is due.
@@ -130,7 +82,6 @@ impl SpentCounts {
 pub(super) struct Timers {
     due: Queue<Item>,
     over: Queue<ForgettableRow>,
-    spent: SpentCounts,
     /// Items that have run out and are still there: their timers stand later than that.
     ran_out: BTreeSet<Item>,
 }
@@ -144,7 +95,9 @@ impl Timers {
         for session in state.sessions() {
             timers.due.set(Item::Session(session.id), Some(session.deadline));
         }
-        timers.touch_requests(state, state.requests().map(|(request, _)| request));
+        for (requester, spent) in state.requesters() {
+            timers.over.set(ForgettableRow::Requests(requester.clone()), spent.first_until());
+        }
         timers
     }
 
@@ -158,54 +111,23 @@ impl Timers {
             self.ran_out.remove(&item);
             self.due.set_earlier(item, state.session(*id).map(|s| s.deadline));
         }
-        self.touch_requests(state, &dirty.requests);
-    }
-
-    /// Of requests in the order of their keys, so that those of one holder for one resource stand together.
-    fn touch_requests<'a>(&mut self, state: &Ledger, requests: impl IntoIterator<Item = &'a RequestKey>) {
-        let mut group: Option<SpentGroup<'a>> = None;
-        for request in requests {
-            // As the rows have it, so that its names are in memory once.
-            let shared = state.shared_request(request).cloned().unwrap_or_else(|| Arc::new(request.clone()));
-            let spent = state.spent(request);
-            let before = self.over.set(ForgettableRow::Request(shared), spent.map(|spent| spent.until));
-            let mut current = match group.take() {
-                Some(group) if group.is_of(request) => group,
-                other => {
-                    other.into_iter().for_each(|done| self.touch_surplus(state, &done));
-                    SpentGroup {
-                        resource: &request.resource,
-                        holder: &request.holder,
-                        more: 0,
-                        only_more: true,
-                    }
-                }
-            };
-            match spent {
-                Some(spent) if before.is_none() => current.more += usize::from(!spent.cancelled),
-                _ => current.only_more = false,
+        // By resource and holder, so that those of one row stand together.
+        let mut last = None;
+        for request in &dirty.requests {
+            let requester = Requester::of(request);
+            if last.as_ref() != Some(&requester) {
+                self.touch_requests(state, &requester);
+                last = Some(requester);
             }
-            group = Some(current);
         }
-        group.into_iter().for_each(|done| self.touch_surplus(state, &done));
     }
 
-    /// Notes whether a holder has spent more requests for a resource than are remembered. While it only spends more, a
-    /// count suffices: reading all of them for each one more would take longer the more there are.
-    fn touch_surplus(&mut self, state: &Ledger, group: &SpentGroup<'_>) {
-        let &SpentGroup { resource, holder, more, only_more } = group;
-        let count = self.spent.get(resource, holder) + more;
-        if only_more && count <= SPENT_REQUESTS_MAX {
-            return self.spent.set(resource, holder, count);
-        }
-        let surplus = ForgettableRow::Surplus(Arc::new(resource.clone()), holder.clone());
-        if only_more && self.over.at.contains_key(&surplus) {
-            return self.spent.set(resource, holder, count);
-        }
-        let by_key = of_each_key(state, resource, holder);
-        self.spent.set(resource, holder, by_key.values().map(Vec::len).sum());
-        let has_surplus = by_key.values().any(|requests| requests.len() > SPENT_REQUESTS_MAX);
-        self.over.set(surplus, has_surplus.then(StoreTime::default));
+    fn touch_requests(&mut self, state: &Ledger, requester: &Requester) {
+        // As the rows have it, so that its names are in memory once.
+        let shared = state.shared_requester(requester).cloned();
+        let shared = shared.unwrap_or_else(|| Arc::new(requester.clone()));
+        let until = state.spent_by(requester).and_then(SpentRequests::first_until);
+        self.over.set_earlier(ForgettableRow::Requests(shared), until);
     }
 
     fn touch_resource(&mut self, state: &Ledger, key: &ResourceKey) {
@@ -259,62 +181,42 @@ impl Timers {
         self.ran_out.iter().chain(self.due.until(now).filter(|item| !self.ran_out.contains(item)))
     }
 
-    /// The rows that may be forgotten at `now`, at most `limit` of them, and the rows needed to decide that.
-    pub(super) fn forgettable(&self, state: &Ledger, now: StoreTime, limit: usize) -> Ledger {
+    /// The rows that may be forgotten at `now`, at most `limit` of them.
+    pub(super) fn forgettable(&mut self, state: &Ledger, now: StoreTime, limit: usize) -> Ledger {
         let mut part = Ledger::default();
         let mut room = limit;
-        for over in self.over.until(now) {
+        let mut later = Vec::new();
+        for row in self.over.until(now) {
             if room == 0 {
                 break;
             }
-            room -= match over {
-                ForgettableRow::Request(request) => {
-                    if let Some(spent) = state.spent(request) {
-                        part.load_request((**request).clone(), spent.clone());
+            match row {
+                ForgettableRow::Requests(requester) => {
+                    let spent = || state.spent_by(requester).into_iter().flat_map(SpentRequests::iter);
+                    let passed = spent().take_while(|(_, spent)| spent.until <= now).take(room);
+                    let mut count = 0;
+                    for (request, spent) in passed {
+                        part.load_request(requester.request(request), spent.clone());
+                        count += 1;
                     }
-                    1
+                    room -= count.max(1);
+                    if count == 0 {
+                        later.push((row.clone(), spent().map(|(_, spent)| spent.until).next()));
+                    }
                 }
                 ForgettableRow::Resource(key) => {
                     if let Some(resource) = state.resource(key) {
                         part.load_resource(resource.clone());
                     }
-                    1
+                    room -= 1;
                 }
-                ForgettableRow::Surplus(resource, holder) => {
-                    load_surplus(state, &mut part, (resource, holder), room)
-                }
-            };
+            }
+        }
+        for (row, until) in later {
+            self.over.set(row, until);
         }
         part
     }
-}
-
-/// Requests of one holder for one resource that leases spent, by the key that they count for.
-fn of_each_key<'a>(
-    state: &'a Ledger,
-    resource: &'a ResourceKey,
-    holder: &'a Name,
-) -> BTreeMap<&'a Option<Name>, Vec<(&'a RequestKey, &'a SpentRequest)>> {
-    let mut by_key: BTreeMap<_, Vec<_>> = BTreeMap::new();
-    for (request, spent) in state.requests_of(resource, holder).filter(|(_, spent)| !spent.cancelled) {
-        by_key.entry(&spent.by).or_default().push((request, spent));
-    }
-    by_key
-}
-
-/// Loads the oldest of one holder's spent requests for one resource: at most `room`, and behind them as many as are
-/// remembered of each key. Tells how many are too many.
-fn load_surplus(state: &Ledger, part: &mut Ledger, of: (&ResourceKey, &Name), room: usize) -> usize {
-    let mut surplus = 0;
-    for mut by_age in of_each_key(state, of.0, of.1).into_values() {
-        by_age.sort_by_key(|(_, spent)| spent.until);
-        by_age.truncate(SPENT_REQUESTS_MAX + room - surplus);
-        for (request, spent) in &by_age {
-            part.load_request((*request).clone(), (*spent).clone());
-        }
-        surplus += by_age.len().saturating_sub(SPENT_REQUESTS_MAX);
-    }
-    surplus
 }
 
 /// Adds the nominations of an item that is due; tells when to look at it again, which is at once if they were too many.
@@ -401,12 +303,18 @@ fn free_at(resource: &Resource, deadline: StoreTime) -> StoreTime {
 
 #[cfg(test)]
 mod tests {
+    use solehold_core::{key::Name, request::SpentRequest};
+
     use super::*;
+
+    fn name(text: &str) -> Name {
+        Name::new(text).expect("a name")
+    }
 
     #[test]
     fn a_queue_keeps_each_item_once() {
         let mut queue = Queue::default();
-        let item = Name::new("a").expect("a name");
+        let item = name("a");
         queue.set_earlier(item.clone(), Some(StoreTime(5)));
         queue.set_earlier(item.clone(), Some(StoreTime(9)));
         assert_eq!(queue.until(StoreTime(5)).count(), 1, "later times are found out later");
@@ -416,62 +324,29 @@ mod tests {
         assert!(queue.queue.is_empty() && queue.at.is_empty());
     }
 
-    /// A burst is forgotten over several rounds, always from its oldest on; a start knows of it, too.
+    /// Many that are over at once are forgotten over several rounds, and the timer of the rest stays.
     #[test]
-    fn a_surplus_is_forgotten_in_rounds_and_never_the_newest_of_it() {
-        let name = |text: &str| Name::new(text).expect("a name");
+    fn requests_whose_time_has_passed_are_forgotten_in_rounds() {
         let resource = ResourceKey { tenant: name("acme"), kind: name("job"), key: name("often") };
+        let requester = Requester { resource, holder: name("ann") };
         let mut state = Ledger::default();
-        let count = SPENT_REQUESTS_MAX + 25;
-        for n in 0..count {
-            let request = name(&format!("r{:03}", count - n));
-            let key = RequestKey { resource: resource.clone(), holder: name("ann"), request };
-            let until = StoreTime(1_000 + n as u64);
-            state.load_request(key, SpentRequest { until, by: None, cancelled: false });
+        for n in 0..25 {
+            let spent = SpentRequest { until: StoreTime(1_000 + n), by: None, cancelled: false };
+            state.load_request(requester.request(&name(&format!("r{n:03}"))), spent);
         }
         let mut timers = Timers::of(&state);
-        for gone in [10, 20, 25, 25] {
-            let mut part = timers.forgettable(&state, StoreTime(1), 10);
-            solehold_core::forget(&mut part, StoreTime(1));
+        let mut forget = |now: u64| {
+            let mut part = timers.forgettable(&state, StoreTime(now), 10);
+            solehold_core::forget(&mut part, StoreTime(now));
             let dirty = part.take_dirty();
             state.absorb(&part, &dirty);
             timers.touch(&state, &dirty);
-            assert_eq!(state.requests().count(), count - gone);
-            let oldest = state.requests().map(|(_, spent)| spent.until).min();
-            assert_eq!(oldest, Some(StoreTime(1_000 + gone as u64)));
-        }
-        assert_eq!(timers.over.until(StoreTime(1)).count(), 0);
-        assert_eq!(timers.spent.get(&resource, &name("ann")), SPENT_REQUESTS_MAX);
-    }
-
-    /// Counted as they come, across batches; of two keys, each may have as many.
-    #[test]
-    fn a_surplus_is_noticed_when_it_begins() {
-        let name = |text: &str| Name::new(text).expect("a name");
-        let resource = ResourceKey { tenant: name("acme"), kind: name("job"), key: name("often") };
-        let request = |n: usize| RequestKey {
-            resource: resource.clone(),
-            holder: name("ann"),
-            request: name(&format!("r{n:03}")),
+            state.requests().count()
         };
-        let mut state = Ledger::default();
-        let mut timers = Timers::of(&state);
-        let mut spend = |n: usize, by: Option<Name>, cancelled| {
-            state.load_request(request(n), SpentRequest { until: StoreTime(1_000), by, cancelled });
-            timers.touch(&state, &Dirty { requests: [request(n)].into(), ..Default::default() });
-            timers.over.until(StoreTime(1)).count()
-        };
-        assert_eq!(spend(999, None, true), 0, "one that was cancelled does not count");
-        for n in 0..SPENT_REQUESTS_MAX {
-            assert_eq!(spend(2 * n, None, false), 0);
-            assert_eq!(spend(2 * n + 1, Some(name("key")), false), 0);
-        }
-        assert_eq!(spend(900, None, false), 1, "one too many");
-        assert_eq!(spend(901, None, false), 1, "noted once");
-        let gone = Dirty { requests: [request(900), request(901)].into(), ..Default::default() };
-        state.absorb(&Ledger::default(), &gone);
-        timers.touch(&state, &gone);
-        assert_eq!(timers.over.until(StoreTime(1)).count(), 0, "no longer too many");
-        assert_eq!(timers.spent.get(&resource, &name("ann")), 2 * SPENT_REQUESTS_MAX);
+        assert_eq!(forget(999), 25, "none is over yet");
+        assert_eq!([forget(1_019), forget(1_019), forget(1_019)], [15, 5, 5]);
+        assert_eq!(forget(1_023), 1, "and the rest when their time comes");
+        assert_eq!(forget(1_024), 0);
+        assert!(timers.over.queue.is_empty() && timers.over.at.is_empty());
     }
 }

@@ -146,9 +146,10 @@ impl ResidentStore {
         let mut turn = self.take_turn_to_write().await?;
         let tick = self.clock.now();
         let (now, mut part, revision) = {
-            let rows = self.read();
+            let mut rows = self.write();
             let now = rows.now(tick);
-            (now, rows.timers.forgettable(&rows.state, now, FORGET_MAX), rows.cursor.revision)
+            let Rows { state, timers, .. } = &mut *rows;
+            (now, timers.forgettable(state, now, FORGET_MAX), rows.cursor.revision)
         };
         forget(&mut part, now);
         let dirty = part.take_dirty();

@@ -7,6 +7,7 @@ use solehold_core::{
     key::{HolderKey, LeaseId, Name, RequestKey, ResourceKey, SessionId},
     ledger::FoundLate,
     limits::{WAITERS_LOADED, WAITERS_MAX},
+    request::Requester,
 };
 use uuid::Uuid;
 
@@ -23,7 +24,7 @@ pub(crate) struct WantedRows {
     pub(crate) holdings: BTreeSet<HolderKey>,
     pub(crate) requests: Vec<RequestKey>,
     /// Holders and resources of which all cancelled requests are wanted.
-    pub(crate) cancelled: Vec<(ResourceKey, Name)>,
+    pub(crate) cancelled: Vec<Requester>,
     pub(crate) records: Vec<(Name, Name)>,
     pub(crate) moves: Vec<(Name, Name)>,
     pub(crate) waiters: Vec<(ResourceKey, LeaseId)>,
