@@ -110,7 +110,8 @@ impl SpentRequests {
         let before: Vec<Name> = self.0.iter().map(|(name, _)| name.clone()).collect();
         self.0.retain(|(_, spent)| spent.until > now);
         if self.0.len() > SPENT_REQUESTS_MAX {
-            let keys: std::collections::BTreeSet<_> = self.0.iter().map(|(_, spent)| spent.by.clone()).collect();
+            let keys: std::collections::BTreeSet<_> =
+                self.0.iter().map(|(_, spent)| spent.by.clone()).collect();
             keys.iter().for_each(|by| self.trim(by.as_ref()));
         }
         before.into_iter().filter(|name| self.get(name).is_none()).collect()

@@ -78,7 +78,7 @@ pub(crate) struct Lines {
 }
 
 impl Lines {
-    pub(crate) fn of(&self, key: &ResourceKey) -> impl Iterator<Item = &Waiter> {
+    pub(crate) fn of<'a>(&'a self, key: &ResourceKey) -> impl Iterator<Item = &'a Waiter> + use<'a> {
         let range = (key.clone(), Revision(0))..=(key.clone(), Revision(u64::MAX));
         self.rows.range(range).map(|(_, waiter)| waiter)
     }

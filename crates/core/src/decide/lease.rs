@@ -9,7 +9,7 @@ use crate::{
     lease::{Lease, Resource, StateDocument, Tenure},
     limits,
     outcome::{Answer, Grant, LeaseView, Refusal, within},
-    request::{Requester, SpentRequest, SpentRequests},
+    request::{Requester, SpentRequest},
     session::{Session, SessionOver, Standing},
     time::StoreTime,
 };
@@ -319,7 +319,8 @@ impl Draft<'_> {
         let counts = |(name, spent): &(&Name, &SpentRequest)| {
             spent.cancelled && spent.by == by && spent.until > now && **name != request.request
         };
-        let of_holder = self.ledger.spent_by(&Requester::of(request)).into_iter().flat_map(SpentRequests::iter);
+        let requester = Requester::of(request);
+        let of_holder = self.ledger.each_spent_by(&requester);
         let until: Vec<_> = of_holder.filter(counts).map(|(_, spent)| spent.until).collect();
         if until.len() >= limits::CANCELLED_REQUESTS_MAX {
             let retry_after_ms = until.iter().min().map_or(1, |first| first.ms_after(now).max(1));

@@ -1,5 +1,7 @@
 //! Plays a script and asks every invariant after every command.
 
+use std::sync::Arc;
+
 use solehold_core::{
     Decision, apply,
     call::{Actor, Call},
@@ -65,7 +67,8 @@ impl Harness {
         self.decide_together(&commands)
     }
 
-    /// Decides a batch as an engine does, on what its footprints name; it must come to the same as on the whole state.
+    /// Decides a batch as engines do, on what its footprints name and in a layer over the whole state; both must come to
+    /// the same as on the whole state.
     fn decide_together(&mut self, commands: &[Command]) -> Vec<Decision> {
         let mut footprint = Footprint::default();
         commands.iter().for_each(|command| command.footprint(&mut footprint));
@@ -76,9 +79,15 @@ impl Harness {
         assert_eq!(decided, decisions, "the batch of {commands:?}");
         let dirty = part.take_dirty();
         loaded.assert_covers(&dirty, &before);
-        let mut absorbed = before;
-        absorbed.absorb(&part, &dirty);
-        assert_eq!(absorbed, self.world.state, "the batch of {commands:?}, absorbed");
+        let (layer, decided) = in_a_layer(&before, commands, &self.world.by, moment);
+        assert_eq!(decided, decisions, "the batch of {commands:?}, in a layer");
+        let (changes, changed) = layer.into_changes();
+        assert_eq!(changed, dirty, "the batch of {commands:?}");
+        for part in [part, changes] {
+            let mut absorbed = before.clone();
+            absorbed.absorb(&part, &dirty);
+            assert_eq!(absorbed, self.world.state, "the batch of {commands:?}, absorbed");
+        }
         decisions
     }
 
@@ -130,6 +139,21 @@ impl Harness {
 fn cancel(what: u8, who: u8, n: u16) -> Command {
     let request = name(&format!("invented-{n}"));
     Command::CancelRequest(RequestKey { resource: resource(what), holder: holder(who).name, request })
+}
+
+/// Decides a batch in a layer over the whole state, which lacks nothing.
+fn in_a_layer(full: &Ledger, commands: &[Command], by: &Actor, at: Moment) -> (Ledger, Vec<Decision>) {
+    let mut layer = Ledger::over(Arc::new(full.clone()));
+    let mut moment = at;
+    let mut decisions = Vec::new();
+    for command in commands {
+        let call = Call { command: command.clone(), by: by.clone() };
+        let decision = decide(&layer, &call, moment).expect("nothing is found late");
+        decision.changes.iter().for_each(|change| apply(&mut layer, change));
+        moment = decision.moment;
+        decisions.push(decision);
+    }
+    (layer, decisions)
 }
 
 /// Decides a batch on what its footprint names; more of a line is loaded when it turns out to be needed.

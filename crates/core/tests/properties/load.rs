@@ -94,7 +94,7 @@ impl Loaded {
             }
         }
         for requester in &self.footprint.cancelled {
-            let all_spent = full.spent_by(requester).into_iter().flat_map(|spent| spent.iter());
+            let all_spent = full.each_spent_by(requester);
             for (request, spent) in all_spent.filter(|(_, spent)| spent.cancelled) {
                 part.load_request(requester.request(request), spent.clone());
             }

@@ -57,8 +57,11 @@ fn a_holders_spent_requests_for_a_resource_are_no_others() {
     }
     let of = |who: &str, what: &str| {
         let requester = Requester { resource: key(what), holder: name(who) };
-        let spent = w.state.spent_by(&requester).into_iter().flat_map(|spent| spent.iter());
-        spent.map(|(request, _)| request.to_string()).collect::<Vec<_>>().join(" ")
+        w.state
+            .each_spent_by(&requester)
+            .map(|(request, _)| request.to_string())
+            .collect::<Vec<_>>()
+            .join(" ")
     };
     assert_eq!((of("ann", "a"), of("ann", "b"), of("bob", "a")), ("r1 r2".into(), "r3".into(), "r4".into()));
     assert_eq!(of("bob", "b"), "");

@@ -1,10 +1,7 @@
 //! The append-only log.
 
 use rusqlite::{Connection, TransactionBehavior, params};
-use solehold_core::{
-    key::Name,
-    ledger::Ledger,
-};
+use solehold_core::{key::Name, ledger::Ledger};
 
 use super::unreadable;
 use crate::{

@@ -1,48 +1,22 @@
 //! Reading the rows of a resident store.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 
 use solehold_core::{
     command::Footprint,
     event::Event,
     key::{HolderKey, Name, ResourceKey, SessionId},
     lease::Resource,
-    ledger::{Dirty, FoundLate, Ledger},
+    ledger::{Dirty, Ledger},
     limits::{SESSION_WAITERS_LOADED, WAITERS_LOADED},
-    request::SpentRequests,
     time::StoreTime,
     waiter::Waiter,
 };
 
 use crate::store::{EventQuery, HolderQuery, ResourceQuery};
 
-/// What was found late, and has to be loaded beside what a footprint names.
-#[derive(Debug, Default)]
-pub(super) struct LateRows {
-    sessions: BTreeSet<SessionId>,
-    lines: BTreeMap<ResourceKey, usize>,
-    waiters_on: BTreeSet<SessionId>,
-}
-
-impl LateRows {
-    /// Takes note of what was found late; tells whether it can be loaded, and was not before.
-    pub(super) fn add(&mut self, all: &Ledger, late: FoundLate) -> bool {
-        match late {
-            FoundLate::Session(id) => all.session(id).is_some() && self.sessions.insert(id),
-            FoundLate::WaitersOn(id) => self.waiters_on.insert(id),
-            FoundLate::Line(key) => {
-                let queued = all.resource(&key).map_or(0, |r| r.queued as usize);
-                let loaded = self.lines.entry(key).or_insert(WAITERS_LOADED);
-                let is_more = *loaded < queued;
-                *loaded = loaded.saturating_mul(WAITERS_LOADED);
-                is_more
-            }
-        }
-    }
-}
-
 /// The rows that a footprint names, with all that is loaded beside them.
-pub(super) fn part(all: &Ledger, footprint: &Footprint, more: &LateRows) -> Ledger {
+pub(super) fn part(all: &Ledger, footprint: &Footprint) -> Ledger {
     let mut part = Ledger::default();
     let mut whole: Vec<SessionId> = footprint.whole_sessions.clone();
     for key in footprint.holders.iter().chain(&footprint.whole_holders) {
@@ -62,14 +36,10 @@ pub(super) fn part(all: &Ledger, footprint: &Footprint, more: &LateRows) -> Ledg
         for key in all.attached_to(id) {
             load_resource(all, &mut part, key);
         }
-        let most = if more.waiters_on.contains(&id) { usize::MAX } else { SESSION_WAITERS_LOADED };
-        for waiter in all.waiters_on(id).take(most) {
+        for waiter in all.waiters_on(id).take(SESSION_WAITERS_LOADED) {
             load_resource(all, &mut part, &waiter.key);
             load_waiter(all, &mut part, waiter);
         }
-    }
-    for id in &more.sessions {
-        load_session(all, &mut part, *id);
     }
     for key in footprint.holdings.iter().flat_map(|holder| all.held_by(holder)) {
         load_resource(all, &mut part, key);
@@ -78,14 +48,14 @@ pub(super) fn part(all: &Ledger, footprint: &Footprint, more: &LateRows) -> Ledg
     {
         load_resource(all, &mut part, key);
     }
-    load_lines(all, &mut part, footprint, more);
+    load_lines(all, &mut part, footprint);
     for request in &footprint.requests {
         if let Some(spent) = all.spent(request) {
             part.load_request(request.clone(), spent.clone());
         }
     }
     for requester in &footprint.cancelled {
-        let all_spent = all.spent_by(requester).into_iter().flat_map(SpentRequests::iter);
+        let all_spent = all.each_spent_by(requester);
         for (request, spent) in all_spent.filter(|(_, spent)| spent.cancelled) {
             part.load_request(requester.request(request), spent.clone());
         }
@@ -102,12 +72,11 @@ pub(super) fn part(all: &Ledger, footprint: &Footprint, more: &LateRows) -> Ledg
 }
 
 /// The head of each line, and the waiters that are named.
-fn load_lines(all: &Ledger, part: &mut Ledger, footprint: &Footprint, more: &LateRows) {
+fn load_lines(all: &Ledger, part: &mut Ledger, footprint: &Footprint) {
     let keys: Vec<_> = part.resources().filter(|r| r.queued > 0).map(|r| r.key.clone()).collect();
     for key in keys {
-        let most = more.lines.get(&key).copied().unwrap_or(WAITERS_LOADED);
         let mut last = None;
-        for waiter in all.waiters_for(&key).take(most) {
+        for waiter in all.waiters_for(&key).take(WAITERS_LOADED) {
             load_waiter(all, part, waiter);
             last = Some(waiter.arrival);
         }

@@ -1,7 +1,7 @@
 //! Stores that keep all rows in memory: `memory`, which forgets, and `embedded`, which journals every batch first.
 //!
 //! ```text
-//!   transact -> copy the footprint's rows -> decide -> journal (fsync) -> absorb into the rows -> answer
+//!   transact -> decide in a layer over the rows -> journal (fsync) -> absorb the layer into the rows -> answer
 //! ```
 //! A store keeps its rows, and a [`Journal`] from which they can be loaded. Memory changes only after the journal has
 //! the batch (rule 24).

@@ -38,14 +38,14 @@ impl Snapshot {
     pub(super) fn found(&self, indexed: Option<&[ResourceKey]>, query: &ResourceQuery) -> ResourcePage {
         let (keys, more) = find::resources(&self.state, indexed, query, self.now);
         let footprint = Footprint { resources: keys.clone(), ..Default::default() };
-        let state = find::part(&self.state, &footprint, &find::LateRows::default());
+        let state = find::part(&self.state, &footprint);
         ResourcePage { loaded: self.loaded(state), keys, more }
     }
 
     pub(super) fn found_holders(&self, query: &HolderQuery) -> HolderPage {
         let (keys, more) = find::holders(&self.state, query);
         let footprint = Footprint { holders: keys.clone(), ..Default::default() };
-        let state = find::part(&self.state, &footprint, &find::LateRows::default());
+        let state = find::part(&self.state, &footprint);
         HolderPage { loaded: self.loaded(state), keys, more }
     }
 

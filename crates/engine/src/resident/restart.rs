@@ -69,7 +69,9 @@ impl Times {
             sessions: moved(self.sessions, |id, was| state.session(*id).is_some_and(|s| s.deadline != was)),
             resources: moved(self.resources, |key, was| state.resource(key).is_some_and(|r| times(r) != was)),
             waiters: moved(self.waiters, |place, was| state.waiter(place).is_some_and(|w| w.deadline != was)),
-            requests: moved(self.requests, |request, was| state.spent(request).is_none_or(|spent| spent.until != was)),
+            requests: moved(self.requests, |request, was| {
+                state.spent(request).is_none_or(|spent| spent.until != was)
+            }),
             ..Default::default()
         }
     }

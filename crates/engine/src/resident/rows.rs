@@ -1,6 +1,6 @@
 //! The rows of a resident store, and its clock.
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, sync::Arc};
 
 use solehold_core::{
     event::Event,
@@ -16,7 +16,8 @@ use crate::{
 };
 
 pub(super) struct Rows {
-    pub(super) state: Ledger,
+    /// Shared only with the layer that a batch is decided in.
+    pub(super) state: Arc<Ledger>,
     pub(super) events: VecDeque<Event>,
     pub(super) timers: Timers,
     pub(super) tally: Tally,
@@ -39,7 +40,7 @@ impl Rows {
 
     pub(super) fn absorb(&mut self, part: &Ledger, dirty: &Dirty, decided: &BatchDecision) {
         self.tally.touch(&self.state, part, dirty);
-        self.state.absorb(part, dirty);
+        Arc::make_mut(&mut self.state).absorb(part, dirty);
         self.timers.touch(&self.state, dirty);
         self.cursor.revision = decided.revision;
         self.events.extend(decided.events.iter().cloned());

@@ -40,7 +40,7 @@ impl Store for ResidentStore {
 
     async fn transact(
         &self,
-        footprint: &Footprint,
+        _footprint: &Footprint,
         _lane: Lane,
         decider: &mut dyn Decider,
     ) -> Result<BatchDecision, StoreError> {
@@ -55,20 +55,12 @@ impl Store for ResidentStore {
             }
             Moment { now, revision: rows.cursor.revision }
         };
-        let mut more = find::LateRows::default();
-        let (mut part, decided) = loop {
-            let mut part = find::part(&self.read().state, footprint, &more);
-            match decider.decide(&mut part, moment) {
-                Ok(decided) => break (part, decided),
-                Err(late) if more.add(&self.read().state, late.clone()) => {}
-                Err(late) => {
-                    return Err(StoreError::Unusable(format!(
-                        "the store is damaged: a lease is attached to {late}, which does not exist"
-                    )));
-                }
-            }
-        };
-        let dirty = part.take_dirty();
+        let mut layer = Ledger::over(self.read().state.clone());
+        let decided = decider.decide(&mut layer, moment).map_err(|late| {
+            let what = format!("the store is damaged: a lease is attached to {late}, which does not exist");
+            StoreError::Unusable(what)
+        })?;
+        let (part, dirty) = layer.into_changes();
         if !dirty.is_empty() || decided.revision != moment.revision {
             self.commit(&mut turn, &part, dirty, self.mark(moment.now, tick), &decided).await?;
         }
@@ -78,7 +70,7 @@ impl Store for ResidentStore {
     async fn load(&self, footprint: &Footprint) -> Result<LoadedRows, StoreError> {
         self.settled().await?;
         let rows = self.read();
-        let state = find::part(&rows.state, footprint, &find::LateRows::default());
+        let state = find::part(&rows.state, footprint);
         let now = rows.now(self.clock.now());
         Ok(LoadedRows { state, now, cursor: rows.cursor, barred_until: rows.barred_until })
     }
@@ -247,7 +239,7 @@ impl Store for ResidentStore {
         let tick = self.clock.now();
         let (now, before) = {
             let rows = self.read();
-            let is_empty = rows.state == Ledger::default() && rows.cursor.revision == Revision(0);
+            let is_empty = *rows.state == Ledger::default() && rows.cursor.revision == Revision(0);
             if !is_empty {
                 return Err(StoreError::NotEmpty);
             }

@@ -1,6 +1,6 @@
 //! The turn of the one writer at a time: it loads rows again that may be stale, and commits to journal and memory.
 
-use std::sync::atomic::Ordering;
+use std::sync::{Arc, atomic::Ordering};
 
 use solehold_core::{
     forget,
@@ -223,7 +223,7 @@ pub(super) fn load(
         events,
         timers: Timers::of(&state),
         tally: Tally::of(&state),
-        state,
+        state: Arc::new(state),
         cursor,
         floor,
         keeps_events: journal.history().is_some(),

@@ -153,7 +153,10 @@ async fn request_locks(conn: &Conn, wanted: &WantedRows, plan: &Plan, lane: Lane
     let with_state: Vec<i64> = plan.known.values().filter(|k| k.has_state).map(|k| k.is.id).collect();
     let [tenants, kinds, keys] = of_keys(&plan.missing);
     let [rq_tenants, rq_kinds, rq_keys, rq_holders, rq_requests] = of_requests(&wanted.requests);
-    let cancelled = wanted.cancelled.iter().map(|of| [&of.resource.tenant, &of.resource.kind, &of.resource.key, &of.holder]);
+    let cancelled = wanted
+        .cancelled
+        .iter()
+        .map(|of| [&of.resource.tenant, &of.resource.kind, &of.resource.key, &of.holder]);
     let [c_tenants, c_kinds, c_keys, c_holders] = columns(cancelled);
     let [collections, record_ids] = of_pairs(&wanted.records);
     let [held_tenants, held_names] = of_holders(&wanted.holdings);

@@ -1,0 +1,55 @@
+//! What a ledger says of its rows: which have changed, and which it lacks.
+
+use std::collections::BTreeSet;
+
+use crate::{
+    key::{HolderKey, Name, RequestKey, ResourceKey, SessionId},
+    waiter::PlaceKey,
+};
+
+/// A row that the decision needs was not loaded: the batch must start again with it (rule 10).
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum FoundLate {
+    /// A session that a lease or a waiter is attached to.
+    #[error("session {0} was found late")]
+    Session(SessionId),
+    /// More of the line for a resource, from its head.
+    #[error("waiters for {0} were found late")]
+    Line(ResourceKey),
+    /// All waiters that are attached to a session, and their resources.
+    #[error("waiters on session {0} were found late")]
+    WaitersOn(SessionId),
+}
+
+/// Which rows have changed since they were loaded.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Dirty {
+    pub sessions: BTreeSet<SessionId>,
+    pub resources: BTreeSet<ResourceKey>,
+    pub holders: BTreeSet<HolderKey>,
+    pub requests: BTreeSet<RequestKey>,
+    /// Records, by collection and id.
+    pub records: BTreeSet<(Name, Name)>,
+    /// Waiters, by resource and arrival.
+    pub waiters: BTreeSet<PlaceKey>,
+}
+
+impl Dirty {
+    pub fn extend(&mut self, more: Self) {
+        self.sessions.extend(more.sessions);
+        self.resources.extend(more.resources);
+        self.holders.extend(more.holders);
+        self.requests.extend(more.requests);
+        self.records.extend(more.records);
+        self.waiters.extend(more.waiters);
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.sessions.is_empty()
+            && self.resources.is_empty()
+            && self.holders.is_empty()
+            && self.requests.is_empty()
+            && self.records.is_empty()
+            && self.waiters.is_empty()
+    }
+}
