@@ -2,8 +2,9 @@
 
 use std::{
     borrow::Borrow,
+    cmp::Ordering,
     fmt,
-    sync::{Arc, LazyLock},
+    sync::{Arc, LazyLock, Mutex},
 };
 
 use serde::{Deserialize, Serialize};
@@ -23,12 +24,18 @@ pub enum NameError {
 }
 
 /// A name: 1 to 255 bytes of UTF-8 without control characters. Slashes and spaces are allowed; case matters.
-#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+///
+/// Names that were made lately share their text, so that comparing them mostly compares two addresses.
+#[derive(Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Name(Arc<str>);
 
 /// The tenant of waiting rooms: a text that no client can make a name of.
 const ROOMS: &str = "\u{1}rooms";
+
+/// How many names that were made lately are kept, and the longest of them.
+const LATELY_NAMES: usize = 1_024;
+const LATELY_BYTES_MAX: usize = 32;
 
 impl Name {
     /// The tenant of waiting rooms (rule 15). No name of the wire is equal to it, since it has a control character.
@@ -58,14 +65,41 @@ impl Name {
         if text.len() > NAME_BYTES_MAX {
             return Err(NameError::TooLong(text.len()));
         }
-        match text.char_indices().find(|(_, c)| c.is_control()) {
+        Self::lately(text, || match text.char_indices().find(|(_, c)| c.is_control()) {
             Some((at, _)) => Err(NameError::Control(at)),
             None => Ok(Self(text.into())),
+        })
+    }
+
+    /// The name of this text, if it was made lately; a new one otherwise. Long ones are mostly ids that come once.
+    fn lately(text: &str, new: impl FnOnce() -> Result<Self, NameError>) -> Result<Self, NameError> {
+        static LATELY: [Mutex<Option<Name>>; LATELY_NAMES] = [const { Mutex::new(None) }; LATELY_NAMES];
+        if text.len() > LATELY_BYTES_MAX {
+            return new();
+        }
+        let place = xxhash_rust::xxh3::xxh3_64(text.as_bytes()) as usize % LATELY_NAMES;
+        // A lock that is taken, or was poisoned, is as good as a name that is not there.
+        let Ok(mut kept) = LATELY[place].try_lock() else { return new() };
+        match &*kept {
+            Some(name) if name.as_str() == text => Ok(name.clone()),
+            _ => Ok(kept.insert(new()?).clone()),
         }
     }
 
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+}
+
+impl Ord for Name {
+    fn cmp(&self, other: &Self) -> Ordering {
+        if Arc::ptr_eq(&self.0, &other.0) { Ordering::Equal } else { self.0.cmp(&other.0) }
+    }
+}
+
+impl PartialOrd for Name {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
     }
 }
 
@@ -289,6 +323,17 @@ mod tests {
         assert_eq!(Name::new("a\0"), Err(NameError::Control(1)));
         assert_eq!(Name::new(Name::rooms().as_str()), Err(NameError::Control(0)));
         assert_eq!(Name::stored(Name::rooms().as_str()), Ok(Name::rooms()));
+    }
+
+    #[test]
+    fn a_name_that_was_made_lately_shares_its_text() {
+        let name = |text: &str| Name::new(text).expect("a name");
+        let shares = |text: &str| Arc::ptr_eq(&name(text).0, &name(text).0);
+        // Another test may have its place in between.
+        assert!((0..100).any(|_| shares("shared-by-many")));
+        assert!(!shares(&"x".repeat(LATELY_BYTES_MAX + 1)));
+        assert_eq!(name("a").cmp(&name("b")), Ordering::Less);
+        assert_eq!(Name("a".into()).cmp(&name("a")), Ordering::Equal, "by text, where it is not shared");
     }
 
     #[test]
