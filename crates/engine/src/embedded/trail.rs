@@ -166,11 +166,8 @@ impl<'a> Page<'a> {
     fn has_room_for(&self, event: &Event) -> bool {
         let revision = event.revision.0 as i64;
         let (after, before) = self.range;
-        let is_its = match (&self.query.lease, &self.query.resource) {
-            (Some(lease), _) => event.lease() == Some(*lease),
-            (None, Some(key)) => event.key == *key,
-            (None, None) => true,
-        };
+        let is_its = self.query.lease.is_none_or(|id| event.lease() == Some(id))
+            && self.query.resource.as_ref().is_none_or(|key| event.key == *key);
         !self.is_full() && after < revision && revision < before && is_its
     }
 
