@@ -299,7 +299,7 @@ impl Journal for Flaky {
         }
         if fault == 0 { Ok(()) } else { Err(StoreError::Unknown("the disk failed".to_owned())) }
     }
-    fn unfolded(&self) -> Option<&Dirty> {
+    fn unfolded(&mut self) -> Option<&Dirty> {
         self.folder.unfolded()
     }
     fn fold(&mut self, state: &Ledger, more: Dirty, mark: Mark) -> Result<(), StoreError> {

@@ -34,7 +34,7 @@ use solehold_core::{
 
 use crate::{
     history::Seal,
-    resident::{Entry, Image, Journal, JournaledEvents, Mark},
+    resident::{Entry, Image, Journal, JournaledEvents, Mark, RowId},
     store::{BatchDecision, Cursor, Retention, StoreError},
 };
 
@@ -83,6 +83,8 @@ pub struct Folder {
     cursor: Cursor,
     /// Rows that the log has and the snapshot lacks.
     unfolded: Dirty,
+    /// More of them, as they were appended: they are sorted only when the log is folded.
+    unsorted: Vec<RowId>,
     log_bytes: usize,
     /// The number of the last line of the log. A number is not used twice while the folder is open, so that a line that
     /// was removed from outside leaves a gap.
@@ -146,6 +148,7 @@ impl Folder {
             limits,
             cursor: Cursor { epoch: 1, revision: Revision(0) },
             unfolded: Dirty::default(),
+            unsorted: Vec::new(),
             log_bytes: 0,
             log_seq: 0,
             json: Vec::new(),
@@ -165,6 +168,12 @@ impl Folder {
         let db = self.db.clone();
         let done = tokio::task::spawn_blocking(move || with(&db, work)).await;
         done.map_err(|e| StoreError::Unknown(format!("cannot write the journal: {e}")))?
+    }
+
+    fn sort_unfolded(&mut self) {
+        for id in std::mem::take(&mut self.unsorted) {
+            id.add_to(&mut self.unfolded);
+        }
     }
 
     fn folded(&mut self) {
@@ -224,6 +233,7 @@ impl Journal for Folder {
         })?;
         self.is_known = true;
         self.unfolded = log.unfolded;
+        self.unsorted.clear();
         self.log_bytes = log.bytes;
         // Lines that are folded by now have had their numbers, too.
         self.log_seq = self.log_seq.max(log.seq);
@@ -241,29 +251,33 @@ impl Journal for Folder {
     }
 
     async fn append(&mut self, entry: Entry) -> Result<(), StoreError> {
-        let cursor = entry.cursor;
         let seq = self.log_seq;
         let mut json = std::mem::take(&mut self.json);
         let written = self.aside(move |db| {
             let (seq, bytes) = log::append(db, &entry, seq, &mut json)?;
             json.shrink_to(JSON_BYTES_KEPT);
-            Ok((entry.dirty(), seq, bytes, json))
+            Ok((entry, seq, bytes, json))
         });
-        let (dirty, seq, bytes, json) = written.await?;
-        self.unfolded.extend(dirty);
+        let (entry, seq, bytes, json) = written.await?;
+        self.unsorted.extend(entry.ids());
         self.log_seq = seq;
         self.log_bytes += bytes;
         self.json = json;
-        self.cursor = cursor;
+        self.cursor = entry.cursor;
         Ok(())
     }
 
-    fn unfolded(&self) -> Option<&Dirty> {
-        (self.log_bytes > self.limits.log_bytes_max).then_some(&self.unfolded)
+    fn unfolded(&mut self) -> Option<&Dirty> {
+        let is_time = self.log_bytes > self.limits.log_bytes_max;
+        is_time.then(|| {
+            self.sort_unfolded();
+            &self.unfolded
+        })
     }
 
     fn fold(&mut self, state: &Ledger, more: Dirty, mark: Mark) -> Result<(), StoreError> {
         let now = mark.now;
+        self.sort_unfolded();
         self.unfolded.extend(more);
         let decided = BatchDecision { events: Vec::new(), revision: self.cursor.revision };
         let entry = Entry::new(state, &self.unfolded, mark, &decided, self.cursor.epoch);
