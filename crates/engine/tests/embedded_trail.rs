@@ -137,7 +137,7 @@ async fn answers_every_query(folder: &Folder, events: &[Event], floor: Revision)
         (None, Some(events[events.len() / 2].key.clone())),
         (None, Some(key("job"))),
         (leases.clone().next(), None),
-        (leases.clone().last(), None),
+        (leases.clone().next_back(), None),
         (leases.clone().next(), Some(events[0].key.clone())),
         (leases.clone().next(), Some(key("another"))),
         (Some(LeaseId(Uuid::from_u128(0))), None),
