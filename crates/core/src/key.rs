@@ -7,7 +7,7 @@ use std::{
     sync::{Arc, LazyLock, Mutex},
 };
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 use uuid::Uuid;
 
 use crate::limits::{DOCUMENT_BYTES_MAX, NAME_BYTES_MAX};
@@ -26,8 +26,8 @@ pub enum NameError {
 /// A name: 1 to 255 bytes of UTF-8 without control characters. Slashes and spaces are allowed; case matters.
 ///
 /// Names that were made lately share their text, so that comparing them mostly compares two addresses.
-#[derive(Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+#[derive(Clone, PartialEq, Eq, Hash, Deserialize)]
+#[serde(try_from = "String")]
 pub struct Name(Arc<str>);
 
 /// The tenant of waiting rooms: a text that no client can make a name of.
@@ -113,6 +113,12 @@ impl TryFrom<String> for Name {
 impl From<Name> for String {
     fn from(name: Name) -> Self {
         name.0.as_ref().into()
+    }
+}
+
+impl Serialize for Name {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.0)
     }
 }
 
@@ -243,8 +249,8 @@ impl LeaseId {
 pub struct DocumentTooLarge(pub usize);
 
 /// An opaque text that core keeps and hands back without reading it.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+#[derive(Clone, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
 pub struct Document(Arc<str>);
 
 impl Document {
@@ -283,6 +289,12 @@ impl TryFrom<String> for Document {
 impl From<Document> for String {
     fn from(document: Document) -> Self {
         document.0.as_ref().into()
+    }
+}
+
+impl Serialize for Document {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.0)
     }
 }
 

@@ -234,7 +234,7 @@ async fn a_stopping_engine_lets_everyone_go() {
     assert_eq!(queued(&store, &job).await, 0, "its room was closed");
 }
 
-/// A data folder of the version before gets its view, and people can read who waits.
+/// A data folder of the first version gets its view, and people can read who waits.
 #[tokio::test]
 async fn a_folder_without_lines_gets_them() {
     use solehold_core::{command::*, key::SessionId, outcome::Answer};
@@ -246,12 +246,7 @@ async fn a_folder_without_lines_gets_them() {
     let folder = solehold_testkit::TempDir::new().unwrap();
     let open = || ResidentStore::embedded(Folder::open(folder.path()).unwrap()).unwrap();
     let file = || rusqlite::Connection::open(folder.path().join("solehold.db")).unwrap();
-    open().close().await;
-    file()
-        .execute_batch(
-            "DROP VIEW waiters; ALTER TABLE lease_events DROP COLUMN by_key; PRAGMA user_version = 1",
-        )
-        .unwrap();
+    file().execute_batch(include_str!("common/folder_1.sql")).unwrap();
     let store = open();
     let id = SessionId(uuid::Uuid::new_v4());
     let job = key("kept");

@@ -7,7 +7,7 @@ use std::{
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
-use rusqlite::{Connection, OpenFlags, OptionalExtension};
+use rusqlite::{Connection, OpenFlags};
 use solehold_core::{event::Event, time::Revision};
 
 use super::{trail, with};
@@ -43,12 +43,6 @@ fn connect(file: &Path) -> Result<Connection, StoreError> {
     Ok(db)
 }
 
-fn floor(db: &Connection) -> Result<Revision, StoreError> {
-    let sql = "SELECT CAST(value AS INTEGER) FROM meta WHERE name = 'floor'";
-    let found: Option<i64> = db.query_row(sql, [], |r| r.get(0)).optional()?;
-    Ok(Revision(found.unwrap_or_default() as u64))
-}
-
 /// Works on a thread that may wait for the disk.
 async fn aside<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, StoreError> + Send + 'static,
@@ -66,7 +60,8 @@ impl JournaledEvents for Reader {
             with(&db, |db| {
                 // One snapshot: what is dropped meanwhile is either in the page or below the floor.
                 let tx = db.transaction()?;
-                Ok((trail::read(&tx, &query)?, floor(&tx)?))
+                let floor = trail::floor(&tx)?;
+                Ok((trail::read(&tx, &query, floor)?, floor))
             })
         })
         .await
@@ -77,7 +72,7 @@ impl JournaledEvents for Reader {
         let (mut db, floor) = aside(move || {
             let db = connect(&file)?;
             db.execute_batch("BEGIN")?;
-            let floor = floor(&db)?;
+            let floor = trail::floor(&db)?;
             Ok((db, floor))
         })
         .await?;
@@ -86,7 +81,8 @@ impl JournaledEvents for Reader {
             while query.after < up_to {
                 let asked = query.clone();
                 let events;
-                (db, events) = aside(move || trail::read(&db, &asked).map(|events| (db, events))).await?;
+                (db, events) =
+                    aside(move || trail::read(&db, &asked, floor).map(|events| (db, events))).await?;
                 let Some(last) = events.last() else { break };
                 query.after = last.revision;
                 outlet.give(events).await?;

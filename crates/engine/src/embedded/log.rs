@@ -1,9 +1,12 @@
 //! The append-only log.
 
 use rusqlite::{Connection, TransactionBehavior, params};
-use solehold_core::{key::Name, ledger::Ledger};
+use solehold_core::ledger::Ledger;
 
-use super::unreadable;
+use super::{
+    batches::{BatchWriter, as_text},
+    unreadable,
+};
 use crate::{
     resident::{Entry, Image, Mark, RowId, Unfolded},
     store::{Cursor, Row, StoreError},
@@ -12,45 +15,36 @@ use crate::{
 /// Rows in one line of the log: a line has a bound in SQLite, and a large import is one batch.
 const LINE_ROWS_MAX: usize = 256;
 
-/// Appends one batch and syncs it; tells how many bytes it took in the log.
-pub(super) fn append(db: &mut Connection, entry: &Entry) -> Result<usize, StoreError> {
+/// Appends one batch and syncs it, as lines after number `seq`; returns the number of the last line, and how many bytes
+/// they take. Encodes into `json`, whatever is in it.
+pub(super) fn append(
+    db: &mut Connection,
+    entry: &Entry,
+    mut seq: i64,
+    json: &mut Vec<u8>,
+) -> Result<(i64, usize), StoreError> {
     let tx = db.transaction_with_behavior(TransactionBehavior::Immediate)?;
     let mut bytes = 0;
     {
-        let sql = "INSERT INTO log (at_ms, revision, entry) VALUES (?1, ?2, ?3)";
-        let mut insert = tx.prepare_cached(sql)?;
+        let mut insert = tx.prepare_cached("INSERT INTO log (seq, entry) VALUES (?1, ?2)")?;
         for line in LogLine::all_of(entry) {
-            let text = serde_json::to_string(&line).map_err(|e| unreadable("entry", e))?;
-            insert.execute(params![entry.mark.now.0 as i64, entry.cursor.revision.0 as i64, text])?;
-            bytes += text.len();
+            json.clear();
+            serde_json::to_writer(&mut *json, &line).map_err(|e| unreadable("entry", e))?;
+            seq += 1;
+            insert.execute(params![seq, as_text(json)])?;
+            bytes += json.len();
         }
-        let sql = "INSERT INTO lease_events
-            (revision, at_ms, event_type, tenant, kind, key, lease_id, holder, session_id, token, details, by_key)
-            VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)";
-        let mut insert = tx.prepare_cached(sql)?;
+        let mut batches = BatchWriter::new(&tx, json)?;
         for event in &entry.events {
-            let details = serde_json::to_string(&event.what).map_err(|e| unreadable("event", e))?;
-            insert.execute(params![
-                event.revision.0 as i64,
-                event.at.0 as i64,
-                event.name().as_str(),
-                event.key.tenant.as_str(),
-                event.key.kind.as_str(),
-                event.key.key.as_str(),
-                event.lease().map(|id| id.to_string()),
-                event.holder().map(Name::as_str),
-                event.session().map(|id| id.to_string()),
-                event.token().map(|token| token.0 as i64),
-                details,
-                event.by.as_ref().map(Name::as_str),
-            ])?;
+            batches.put(event)?;
         }
+        batches.finish()?;
     }
     tx.commit()?;
-    Ok(bytes)
+    Ok((seq, bytes))
 }
 
-/// What stands in one line of the log: an entry without its events, which stand in `lease_events`.
+/// What stands in one line of the log: an entry without its events, which stand in `event_batches`.
 #[derive(serde::Serialize)]
 struct LogLine<'a> {
     mark: &'a Mark,
@@ -77,12 +71,21 @@ impl<'a> LogLine<'a> {
     }
 }
 
-/// Replays the log over the snapshot; tells which rows the snapshot lacks, and how large the log is.
-pub(super) fn replay(db: &Connection, image: &mut Image) -> Result<(Unfolded, usize), StoreError> {
+/// The log as it was replayed.
+#[derive(Default)]
+pub(super) struct Replayed {
+    /// Rows that the log has and the snapshot lacks.
+    pub(super) unfolded: Unfolded,
+    pub(super) bytes: usize,
+    /// The number of its last line; 0 if it is empty.
+    pub(super) seq: i64,
+}
+
+/// Replays the log over the snapshot.
+pub(super) fn replay(db: &Connection, image: &mut Image) -> Result<Replayed, StoreError> {
     let mut select = db.prepare("SELECT seq, entry FROM log ORDER BY seq")?;
     let lines = select.query_map([], |row| Ok((row.get::<_, i64>(0)?, row.get::<_, String>(1)?)))?;
-    let mut unfolded = Unfolded::default();
-    let mut bytes = 0;
+    let mut replayed = Replayed::default();
     let mut before: Option<i64> = None;
     for line in lines {
         let (seq, text) = line.map_err(|e| unreadable("log", e))?;
@@ -91,9 +94,10 @@ pub(super) fn replay(db: &Connection, image: &mut Image) -> Result<(Unfolded, us
             return Err(unreadable(&format!("log entry {}", seq - 1), "missing"));
         }
         before = Some(seq);
+        replayed.seq = seq;
         let OwnedLogLine { mark, cursor, rows, gone } =
             serde_json::from_str(&text).map_err(|e| unreadable(&format!("log entry {seq}"), e))?;
-        bytes += text.len();
+        replayed.bytes += text.len();
         let entry = Entry { mark, cursor, rows, gone, events: Vec::new() };
         let dirty = entry.dirty();
         let mut part = Ledger::default();
@@ -105,7 +109,7 @@ pub(super) fn replay(db: &Connection, image: &mut Image) -> Result<(Unfolded, us
         if image.mark.as_ref().is_none_or(|m| m.now <= entry.mark.now) {
             image.mark = Some(entry.mark);
         }
-        unfolded.extend(dirty);
+        replayed.unfolded.extend(dirty);
     }
-    Ok((unfolded, bytes))
+    Ok(replayed)
 }

@@ -5,19 +5,22 @@
 //!   answered.
 //! - `sessions`, `holders`, `resources`, `requests`, `records`, `waiters`: the snapshot, views of the one table `rows`.
 //!   After a clean stop the snapshot is all there is, and the log is empty.
-//! - `lease_events`: the audit trail, one line per event; `event_index` is for looking events up.
+//! - `lease_events`: the audit trail, one line per event; a view of `event_batches`, which has the events of a batch in
+//!   one row. `event_index` is for looking events up.
 //! - `meta`: the clock's mark, the epoch, the revision, the floor of the events, and which incarnation of the folder it
 //!   is.
 //!
 //! The state is the snapshot and then the log. Appending was measured at ten times the speed of updates in place; the
 //! snapshot is brought up to date once in a while, from memory, and the log is emptied in the same transaction.
 
+mod batches;
 mod folder;
 mod history;
 mod incarnation;
 mod log;
 mod snapshot;
 mod trail;
+mod version_3;
 
 use std::{path::Path, sync::Arc};
 
@@ -31,7 +34,7 @@ use solehold_core::{
 
 use crate::{
     history::Seal,
-    resident::{Entry, Fold, Image, Journal, JournaledEvents, Mark, Unfolded},
+    resident::{Entry, Fold, Image, Journal, JournaledEvents, Mark, RowId, Unfolded},
     store::{Cursor, Retention, StoreError},
 };
 
@@ -45,6 +48,9 @@ const SQLITE_LEAST: i32 = 3_051_003;
 
 /// Pages of 4 KiB that are written ahead before they are copied to their places.
 const WAL_PAGES_MAX: u32 = 8_192;
+
+/// A large append does not keep more memory than this.
+const JSON_BYTES_KEPT: usize = 1024 * 1024;
 
 #[derive(Debug, Clone, Copy)]
 pub struct FolderLimits {
@@ -77,7 +83,14 @@ pub struct Folder {
     cursor: Cursor,
     /// Rows that the log has and the snapshot lacks.
     unfolded: Unfolded,
+    /// More of them, as they were appended: they are sorted only when the log is folded.
+    unsorted: Vec<RowId>,
     log_bytes: usize,
+    /// The number of the last line of the log. A number is not used twice while the folder is open, so that a line that
+    /// was removed from outside leaves a gap.
+    log_seq: i64,
+    /// What appends encode into, kept for its memory.
+    json: Vec<u8>,
     /// How many events there were at most when the history stood at a revision: counting them takes long.
     counted: Option<(u64, Revision)>,
     history: Arc<history::Reader>,
@@ -135,7 +148,10 @@ impl Folder {
             limits,
             cursor: Cursor { epoch: 1, revision: Revision(0) },
             unfolded: Unfolded::default(),
+            unsorted: Vec::new(),
             log_bytes: 0,
+            log_seq: 0,
+            json: Vec::new(),
             counted: None,
             history: Arc::new(history::Reader::open(&file)?),
             incarnation: Incarnation::of(path, &file)?,
@@ -152,6 +168,14 @@ impl Folder {
         let db = self.db.clone();
         let done = tokio::task::spawn_blocking(move || with(&db, work)).await;
         done.map_err(|e| StoreError::Unknown(format!("cannot write the journal: {e}")))?
+    }
+
+    fn sort_unfolded(&mut self) {
+        let mut more = Dirty::default();
+        for id in std::mem::take(&mut self.unsorted) {
+            id.add_to(&mut more);
+        }
+        self.unfolded.extend(more);
     }
 
     fn folded(&mut self) {
@@ -200,18 +224,21 @@ impl Journal for Folder {
     }
 
     fn load(&mut self) -> Result<Image, StoreError> {
-        let (image, unfolded, log_bytes) = with(&self.db, |db| {
+        let (image, log) = with(&self.db, |db| {
             let mut image = snapshot::read(db)?;
-            let (unfolded, log_bytes) = log::replay(db, &mut image)?;
+            let log = log::replay(db, &mut image)?;
             image.events = trail::newest(db)?;
             if !self.is_known {
                 image.set_back = self.incarnation.set_back(db, &image)?;
             }
-            Ok((image, unfolded, log_bytes))
+            Ok((image, log))
         })?;
         self.is_known = true;
-        self.unfolded = unfolded;
-        self.log_bytes = log_bytes;
+        self.unfolded = log.unfolded;
+        self.unsorted.clear();
+        self.log_bytes = log.bytes;
+        // Lines that are folded by now have had their numbers, too.
+        self.log_seq = self.log_seq.max(log.seq);
         self.cursor = image.cursor;
         Ok(image)
     }
@@ -226,24 +253,33 @@ impl Journal for Folder {
     }
 
     async fn append(&mut self, entry: Entry) -> Result<(), StoreError> {
-        let cursor = entry.cursor;
+        let seq = self.log_seq;
+        let mut json = std::mem::take(&mut self.json);
         let written = self.aside(move |db| {
-            let bytes = log::append(db, &entry)?;
-            Ok((entry.dirty(), bytes))
+            let (seq, bytes) = log::append(db, &entry, seq, &mut json)?;
+            json.shrink_to(JSON_BYTES_KEPT);
+            Ok((entry, seq, bytes, json))
         });
-        let (dirty, bytes) = written.await?;
-        self.unfolded.extend(dirty);
+        let (entry, seq, bytes, json) = written.await?;
+        self.unsorted.extend(entry.ids());
+        self.log_seq = seq;
         self.log_bytes += bytes;
-        self.cursor = cursor;
+        self.json = json;
+        self.cursor = entry.cursor;
         Ok(())
     }
 
-    fn unfolded(&self) -> Option<&Unfolded> {
-        (self.log_bytes > self.limits.log_bytes_max).then_some(&self.unfolded)
+    fn unfolded(&mut self) -> Option<&Unfolded> {
+        let is_time = self.log_bytes > self.limits.log_bytes_max;
+        is_time.then(|| {
+            self.sort_unfolded();
+            &self.unfolded
+        })
     }
 
     fn fold(&mut self, state: &Ledger, more: Dirty, mark: Mark) -> Result<(), StoreError> {
         let now = mark.now;
+        self.sort_unfolded();
         self.unfolded.extend(more);
         let folded = Fold::new(state, &self.unfolded, mark, self.cursor);
         with(&self.db, |db| fold(db, &folded))?;

@@ -10,13 +10,13 @@ use solehold_core::{
     time::Revision,
 };
 
-use super::unreadable;
+use super::{unreadable, version_3};
 use crate::{
     resident::{Fold, Image, Mark, RowId},
     store::{Cursor, Row, StoreError},
 };
 
-const SCHEMA_VERSION: i64 = 4;
+const SCHEMA_VERSION: i64 = 5;
 
 const SCHEMA: &str = "
 CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -57,7 +57,41 @@ CREATE VIEW waiters AS SELECT row ->> '$.waiter.key.tenant' AS tenant, row ->> '
 /// Version 3: events name the key that asked for them.
 const SCHEMA_3: &str = "ALTER TABLE lease_events ADD COLUMN by_key TEXT;";
 
-/// All spent requests of one holder for one resource in one row: most are forgotten when newer ones come.
+/// Version 4: one row for the events of a batch; the old ones are moved afterwards. A line of the log has its number
+/// from the program: SQLite kept count of them in a table of its own, which was one page more for each append.
+const SCHEMA_4: &str = "
+CREATE TABLE lines (seq INTEGER PRIMARY KEY, entry TEXT NOT NULL);
+INSERT INTO lines SELECT seq, entry FROM log;
+DROP TABLE log;
+ALTER TABLE lines RENAME TO log;
+ALTER TABLE lease_events RENAME TO old_events;
+DROP TABLE event_index;
+DELETE FROM meta WHERE name = 'indexed';
+CREATE TABLE event_batches (
+    last INTEGER PRIMARY KEY, first INTEGER NOT NULL, at_ms INTEGER NOT NULL, count INTEGER NOT NULL,
+    events TEXT NOT NULL);
+CREATE TABLE event_index (hash INTEGER NOT NULL, last INTEGER NOT NULL, PRIMARY KEY (hash, last)) WITHOUT ROWID;
+CREATE VIEW lease_events AS
+WITH split AS (
+    SELECT event.value AS event, event.value ->> '$.revision' AS revision,
+        CASE json_type(event.value, '$.what') WHEN 'object' THEN (SELECT key FROM json_each(event.value, '$.what'))
+            ELSE event.value ->> '$.what' END AS what
+    FROM event_batches, json_each(event_batches.events) AS event)
+SELECT revision, event ->> '$.at' AS at_ms,
+    CASE WHEN what IN ('declared', 'deleted') THEN 'resource_' || what
+        WHEN what IN ('hold_back_lifted', 'state_changed', 'config_changed') THEN what
+        ELSE 'lease_' || what END AS event_type,
+    event ->> '$.key.tenant' AS tenant, event ->> '$.key.kind' AS kind, event ->> '$.key.key' AS key,
+    coalesce(event ->> ('$.what.' || what || '.lease'), event ->> ('$.what.' || what || '.id')) AS lease_id,
+    event ->> ('$.what.' || what || '.holder') AS holder,
+    coalesce(event ->> ('$.what.' || what || '.session'), event ->> ('$.what.' || what || '.tenure.session'))
+        AS session_id,
+    event ->> ('$.what.' || what || '.token') AS token, event -> '$.what' AS details, event ->> '$.by' AS by_key
+FROM split
+WHERE revision > coalesce((SELECT CAST(value AS INTEGER) FROM meta WHERE name = 'floor'), 0);
+";
+
+/// Version 5: all spent requests of one holder for one resource in one row: most are forgotten when newer ones come.
 const SCHEMA_5: &str = "
 INSERT INTO rows (tab, id, row)
     SELECT 'requests', json_array(tenant, kind, key, holder),
@@ -86,8 +120,12 @@ pub(super) fn migrate(db: &Connection) -> Result<(), StoreError> {
     }
     if version < SCHEMA_VERSION {
         let tx = db.unchecked_transaction()?;
-        for sql in [SCHEMA, SCHEMA_2, SCHEMA_3, SCHEMA_5].iter().skip(version.max(0) as usize) {
+        let steps = (1..).zip([SCHEMA, SCHEMA_2, SCHEMA_3, SCHEMA_4, SCHEMA_5]);
+        for (step, sql) in steps.skip(version.max(0) as usize) {
             tx.execute_batch(sql)?;
+            if step == 4 {
+                version_3::move_events(&tx)?;
+            }
         }
         tx.pragma_update(None, "user_version", SCHEMA_VERSION)?;
         tx.commit()?;

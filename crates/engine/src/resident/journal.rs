@@ -72,6 +72,17 @@ impl RowId {
             Row::Header(_) | Row::Event(_) | Row::End { .. } => return None,
         })
     }
+
+    pub fn add_to(self, dirty: &mut Dirty) {
+        match self {
+            Self::Session(id) => drop(dirty.sessions.insert(id)),
+            Self::Holder(key) => drop(dirty.holders.insert(key)),
+            Self::Resource(key) => drop(dirty.resources.insert(key)),
+            Self::Request(key) => drop(dirty.requests.insert(key)),
+            Self::Record(collection, id) => drop(dirty.records.insert((collection, id))),
+            Self::Waiter(key, arrival) => drop(dirty.waiters.insert((key, arrival))),
+        }
+    }
 }
 
 /// One committed batch: the rows as they are after it, the rows that are gone, and the events.
@@ -119,18 +130,14 @@ impl Entry {
         Self { mark, cursor, rows, gone, events: decided.events.clone() }
     }
 
+    /// The rows that it writes or removes.
+    pub fn ids(&self) -> impl Iterator<Item = RowId> {
+        self.rows.iter().filter_map(RowId::of).chain(self.gone.iter().cloned())
+    }
+
     pub fn dirty(&self) -> Dirty {
         let mut dirty = Dirty::default();
-        for gone in self.rows.iter().filter_map(RowId::of).chain(self.gone.iter().cloned()) {
-            match gone {
-                RowId::Session(id) => drop(dirty.sessions.insert(id)),
-                RowId::Holder(key) => drop(dirty.holders.insert(key)),
-                RowId::Resource(key) => drop(dirty.resources.insert(key)),
-                RowId::Request(key) => drop(dirty.requests.insert(key)),
-                RowId::Record(collection, id) => drop(dirty.records.insert((collection, id))),
-                RowId::Waiter(key, arrival) => drop(dirty.waiters.insert((key, arrival))),
-            }
-        }
+        self.ids().for_each(|id| id.add_to(&mut dirty));
         dirty
     }
 }
@@ -226,7 +233,7 @@ pub trait Journal: Send + 'static {
     async fn append(&mut self, entry: Entry) -> Result<(), StoreError>;
 
     /// Rows that its snapshot lacks, if it is time to bring it up to date.
-    fn unfolded(&self) -> Option<&Unfolded>;
+    fn unfolded(&mut self) -> Option<&Unfolded>;
 
     /// Brings the snapshot up to date with rows as they are now; `more` are rows beyond those that it knows to lack,
     /// changed by the passing of time at the start.
@@ -274,7 +281,7 @@ impl Journal for NoJournal {
         Ok(())
     }
 
-    fn unfolded(&self) -> Option<&Unfolded> {
+    fn unfolded(&mut self) -> Option<&Unfolded> {
         None
     }
 
