@@ -9,6 +9,7 @@ use solehold_api::{
     resources::{self, AcquireResource},
     sessions,
     terms::FinalState,
+    watch::Cursor,
 };
 use solehold_core::{
     key::{LeaseId, Name, SessionId},
@@ -101,14 +102,18 @@ pub fn granted(resource: ResourceName, grant: resources::GrantBody) -> GrantedLe
     }
 }
 
-pub fn beat(session: sessions::SessionBody) -> Beat {
+/// The answer when a session was opened or renewed. One without a set says that it is the one that was named, and must
+/// name it as well: nothing else is taken for it.
+pub fn beat(session: sessions::SessionBody, known: Option<&Beat>) -> Result<Beat, AuthorityError> {
     let asked = |lease: &resources::HeldLease| {
         let HandOver { to, ttl_ms, .. } = lease.hand_over.clone()?;
         let asked = authority::HandOver { to, within: Duration::from_millis(ttl_ms) };
         Some((LeaseId(lease.lease_id), asked))
     };
-    Beat {
-        hand_overs: session.leases.iter().filter_map(asked).collect(),
+    let leases = session.leases.as_deref().unwrap_or_default();
+    let beat = Beat {
+        hand_overs: leases.iter().filter_map(asked).collect(),
+        leases: leases.iter().filter_map(held).collect(),
         pending: session.pending.into_iter().filter_map(pending).collect(),
         session: SessionId(session.session_id),
         ttl_left: Duration::from_millis(session.ttl_ms),
@@ -116,8 +121,19 @@ pub fn beat(session: sessions::SessionBody) -> Beat {
         epoch: session.epoch,
         revision: Revision(session.revision),
         sealed_cursor: session.sealed_cursor,
-        leases: session.leases.into_iter().filter_map(held).collect(),
+        set_cursor: session.set_cursor,
+    };
+    if session.leases.is_some() {
+        return Ok(beat);
     }
+    let told = beat.epoch.map(|epoch| Cursor { epoch, revision: beat.revision.0 });
+    let is_named =
+        |known: &&Beat| told.is_some() && known.set_cursor == told && known.session == beat.session;
+    let Some(known) = known.filter(is_named) else {
+        let why = "the server answered without the session's leases, and not for the set that was named";
+        return Err(AuthorityError::Unknown(why.to_owned()));
+    };
+    Ok(beat.with_set_of(known))
 }
 
 /// A lease that the session will have.
@@ -127,7 +143,7 @@ fn pending(offered: OfferedLease) -> Option<(LeaseId, ResourceName)> {
 }
 
 /// A lease of a set. One under a name that cannot be is none that this client could hold.
-fn held(lease: resources::HeldLease) -> Option<HeldLease> {
-    let resource = ResourceName { kind: Name::new(lease.kind).ok()?, key: Name::new(lease.key).ok()? };
+fn held(lease: &resources::HeldLease) -> Option<HeldLease> {
+    let resource = ResourceName { kind: Name::new(&lease.kind).ok()?, key: Name::new(&lease.key).ok()? };
     Some(HeldLease { resource, lease: LeaseId(lease.lease_id), token: Token(lease.token) })
 }
