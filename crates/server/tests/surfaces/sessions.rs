@@ -79,7 +79,7 @@ async fn a_set_that_its_holder_knows_is_sent_again_only_when_it_has_changed() {
             assert_eq!(same[field], told[field], "{field}");
         }
         assert_eq!((&same["ttl_ms"], &same["full_ttl_ms"]), (&json!(10_000), &json!(10_000)), "renewed");
-        assert!(same["renewed_at"].as_str() > told["renewed_at"].as_str());
+        assert_ne!(same["renewed_at"], told["renewed_at"]);
         let lease = api.get("/resources/chat/c1").await.is(200)["lease"].clone();
         assert_eq!(lease["expires_at"], same["expires_at"], "and so is everything that is attached to it");
     }
