@@ -130,8 +130,8 @@ pub struct SessionBody {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sealed_cursor: Option<String>,
     /// The name of the set below. Send it with the next heartbeat as `known_set`, and the answer has `leases` and
-    /// `pending` only if they have changed. Not there while a lease is still to be confirmed or being handed over, which
-    /// may end as time passes.
+    /// `pending` only if they have changed. Not there while a lease is still to be confirmed or being handed over,
+    /// which may end as time passes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     pub set_cursor: Option<Cursor>,
