@@ -10,7 +10,7 @@ from typing import Any
 from solehold_client import BackoffConfig, Client, Locks, Policy, Session, SessionConfig, elect, keep_session, sync
 
 from .support.virtual import simulate
-from .test_simulation import world
+from .support.world import world
 
 URL = "http://127.0.0.1:7070"
 

@@ -14,7 +14,7 @@ from solehold_client.wire import SessionView
 
 from .support.model import Authority
 from .support.virtual import VirtualLoop, simulate
-from .test_simulation import world
+from .support.world import world
 
 # In rounds, how much later something is cancelled once more; 0 for not at all.
 AGAIN = (0, 1, 3)

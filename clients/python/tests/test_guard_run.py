@@ -12,7 +12,7 @@ from solehold_client import Lost
 from solehold_client.loss import _Steps
 
 from .support.virtual import simulate
-from .test_simulation import World, time, world
+from .support.world import World, time, world
 
 
 def run_world(work: Callable[[World], Awaitable[None]]) -> None:

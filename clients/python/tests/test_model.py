@@ -66,6 +66,8 @@ class Script:
 
     def _plain(self, value: dict[str, Any], tokens: list[int], ids: dict[str, str]) -> dict[str, Any]:
         plain: dict[str, Any] = {"confirm": "confirm_within_ms" in value} if "lease_id" in value else {}
+        if "full_ttl_ms" in value:
+            plain |= {"named": "set_cursor" in value, "has_set": "leases" in value}
         for name in COMPARED + TIMES:
             if value.get(name) is None and name != "state":
                 continue
@@ -105,10 +107,14 @@ async def script(ask: Ask) -> list[tuple[str, int, dict[str, Any]]]:
     grant = await run.ask("POST", "resources/scene/hall/lease", wants(one, "r1"))
     await run.ask("POST", "resources/scene/hall/lease", wants(one, "r1"))
     await run.ask("POST", "resources/scene/hall/lease", wants(two, "r2"))
-    await run.ask("PUT", f"sessions/{one['session_id']}/heartbeat", {})
+    kept = await run.ask("PUT", f"sessions/{one['session_id']}/heartbeat", {})
+    # A holder that names the set that it knows gets none, until it has changed.
+    known = {"known_set": kept["set_cursor"]}
+    await run.ask("PUT", f"sessions/{one['session_id']}/heartbeat", known)
+    await run.ask("PUT", f"sessions/{one['session_id']}/heartbeat", known)
     await run.ask("DELETE", "resources/scene/hall/lease", proof(grant, one))
     await run.ask("POST", "resources/scene/hall/lease", wants(one, "r1"))
-    await run.ask("PUT", f"sessions/{one['session_id']}/heartbeat", {})
+    await run.ask("PUT", f"sessions/{one['session_id']}/heartbeat", known)
     taken = await run.ask("POST", "resources/scene/hall/lease", wants(two, "r2"))
     await run.ask("DELETE", "resources/scene/hall/lease", {**proof(grant, one)})
 

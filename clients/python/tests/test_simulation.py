@@ -7,73 +7,16 @@ import os
 import random
 import sys
 import unittest
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
-from solehold_client import Client, Guard, Locks, Lost, Policy, Refused, Session, SoleholdError, Unavailable, Unknown
+from solehold_client import Guard, Locks, Lost, Policy, Refused, Session, SoleholdError, Unavailable, Unknown
 
 from .support.model import Authority, Link, Refusal
 from .support.virtual import VirtualClock, simulate
-
-TTL = 3.0
-
-
-@dataclass
-class World:
-    """One worker, and its way to the authority."""
-
-    authority: Authority
-    link: Link
-    clock: VirtualClock
-    client: Client
-    sessions: list[Session] = field(default_factory=list)
-    guards: list[Guard] = field(default_factory=list)
-
-    async def open(self, holder: str = "w", *, ttl: float = TTL, policy: Policy = Policy.DEADLINE) -> Session:
-        """A session that is closed when the test ends."""
-        session = await Session.open(self.client, holder, ttl=ttl, policy=policy)
-        self.sessions.append(session)
-        return session
-
-    async def hold(self, session: Session, key: str = "hall") -> Guard:
-        """A guard that is held until its session is closed."""
-        guard = await session.acquire("scene", key)
-        self.guards.append(guard)
-        return guard
-
-    def neighbour(self) -> World:
-        """Another worker at the same authority."""
-        return world(authority=self.authority, seed=2, sessions=self.sessions)
+from .support.world import TTL, World, WorldCase, time, world
 
 
-def world(
-    *, authority: Authority | None = None, seed: int = 1, rate: float = 1.0, sessions: list[Session] | None = None
-) -> World:
-    authority = authority or Authority()
-    link = Link(authority, random.Random(seed))
-    clock = VirtualClock(rate=rate, offset=1000.0 * seed)
-    client = Client(
-        "http://model", timeout=0.5, retry_for=2.0, clock=clock, rng=random.Random(seed), transport=link.transport
-    )
-    return World(authority, link, clock, client, [] if sessions is None else sessions)
-
-
-def time() -> float:
-    return asyncio.get_running_loop().time()
-
-
-class OneWorker(unittest.TestCase):
-    def run_world(self, work: Callable[[World], Awaitable[None]]) -> None:
-        async def whole() -> None:
-            at = world()
-            try:
-                await work(at)
-            finally:
-                for session in at.sessions:
-                    await session.close()
-
-        simulate(whole())
-
+class OneWorker(WorldCase):
     def test_an_unreachable_authority_stops_the_work_at_the_deadline(self) -> None:
         async def work(at: World) -> None:
             session = await at.open()

@@ -84,6 +84,11 @@ pub struct HeartbeatSession {
     /// The last `sealed_cursor` that this holder received: a store that is behind it knows that it was set back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sealed_cursor: Option<String>,
+    /// The `set_cursor` of the set that this holder knows, as of its last answer with `leases`. If that is the set
+    /// still, the answer leaves it out. Only for a server that has sent a `set_cursor`: an older one refuses the field.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
+    pub known_set: Option<Cursor>,
 }
 
 impl HeartbeatSession {
@@ -124,21 +129,25 @@ pub struct SessionBody {
     /// The store's position in its history, sealed by the store. Send it with the next heartbeat.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sealed_cursor: Option<String>,
-    /// All leases attached to it; it holds nothing else.
-    pub leases: Vec<HeldLease>,
+    /// The name of the set below. Send it with the next heartbeat as `known_set`, and the answer has `leases` and
+    /// `pending` only if they have changed. Not there while a lease is still to be confirmed or being handed over,
+    /// which may end as time passes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
+    pub set_cursor: Option<Cursor>,
+    /// All leases attached to it; it holds nothing else. Left out only in the answer to a heartbeat whose `known_set`
+    /// names the present set: then it has the same leases as before, renewed by this heartbeat, none of them is asked
+    /// for by another holder, and nothing is pending.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub leases: Option<Vec<HeldLease>>,
     /// Leases that it gets as soon as the present holders release them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub pending: Vec<OfferedLease>,
 }
 
 impl SessionBody {
-    pub fn of<'a>(
-        session: &core::Session,
-        leases: impl IntoIterator<Item = &'a LeaseView>,
-        pending: impl IntoIterator<Item = &'a PendingView>,
-        now: StoreTime,
-        slack_ms: u64,
-    ) -> Self {
+    /// A session without the set of its leases.
+    pub fn of(session: &core::Session, now: StoreTime, slack_ms: u64) -> Self {
         Self {
             session_id: session.id.0,
             tenant: session.holder.tenant.to_string(),
@@ -153,9 +162,23 @@ impl SessionBody {
             epoch: None,
             revision: session.lease_revision.0,
             sealed_cursor: None,
-            leases: leases.into_iter().map(HeldLease::of).collect(),
-            pending: pending.into_iter().map(|offer| OfferedLease::of(offer, now)).collect(),
+            set_cursor: None,
+            leases: None,
+            pending: Vec::new(),
         }
+    }
+
+    /// The same with everything attached to it.
+    #[must_use]
+    pub fn with_set<'a>(
+        self,
+        leases: impl IntoIterator<Item = LeaseView>,
+        pending: impl IntoIterator<Item = &'a PendingView>,
+        now: StoreTime,
+    ) -> Self {
+        let leases = leases.into_iter().map(|lease| HeldLease::of(&lease)).collect();
+        let pending = pending.into_iter().map(|offer| OfferedLease::of(offer, now)).collect();
+        Self { leases: Some(leases), pending, ..self }
     }
 }
 
@@ -269,20 +292,29 @@ mod tests {
         assert_eq!(fields, ["holder", "ttl_ms", "metrics"]);
         assert!(HeartbeatSession { metrics: large, ..Default::default() }.metrics().is_err());
         assert_eq!(body::parse::<HeartbeatSession>(b"").expect("empty").metrics(), Ok(None));
+        let named: HeartbeatSession = body::parse(br#"{"known_set": "1.44"}"#).expect("good");
+        assert_eq!(named.known_set, Some(Cursor { epoch: 1, revision: 44 }));
+        assert!(body::parse::<HeartbeatSession>(br#"{"known_set": 44}"#).is_err());
         assert!(body::parse::<HeartbeatSession>(br#"{"metric": {}}"#).is_err());
     }
 
     #[test]
     fn a_session_shows_its_leases() {
         let session = session();
-        let lease = lease_view(key("k"), "{}");
-        let shown = SessionBody::of(&session, [&lease], [], StoreTime(2_000), 500);
+        let now = StoreTime(2_000);
+        let known = SessionBody::of(&session, now, 500);
+        let fields = serde_json::to_value(&known).expect("JSON");
+        assert!(fields.get("leases").is_none() && fields.get("pending").is_none(), "{fields}");
+        round_trip(&known);
+        let empty = serde_json::to_value(known.clone().with_set([], [], now)).expect("JSON");
+        assert_eq!(empty["leases"], json!([]), "an empty set is another answer");
+        let shown = known.with_set([lease_view(key("k"), "{}")], [], now);
         round_trip(&shown);
         assert_eq!(
             (shown.ttl_ms, shown.full_ttl_ms, shown.slack_ms, shown.revision),
             (29_000, 30_000, 500, 44)
         );
-        assert_eq!(shown.leases[0].token, 42);
+        assert_eq!(shown.leases.expect("a set")[0].token, 42);
         let node = Node::of(&session, StoreTime(40_000));
         assert_eq!((node.ttl_ms, node.lease_count), (0, 2));
         assert_eq!(node.metrics["cpu"], json!(0.5));

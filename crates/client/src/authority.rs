@@ -179,12 +179,23 @@ pub struct Beat {
     /// Where the store's history stands, sealed by the store, to be shown with the next heartbeat: a store that is
     /// behind it knows that it was set back.
     pub sealed_cursor: Option<String>,
+    /// The name of the set, which the next heartbeat may show instead of being given it again; none while it may change
+    /// as time passes, and from an authority that names no sets.
+    pub set_cursor: Option<Cursor>,
     /// Everything attached to it. It holds nothing else.
     pub leases: Arc<[HeldLease]>,
     /// Which of the leases are asked for by their next holders.
     pub hand_overs: Arc<[(LeaseId, HandOver)]>,
     /// The leases that it will have as soon as their present holders release them.
     pub pending: Arc<[(LeaseId, ResourceName)]>,
+}
+
+impl Beat {
+    /// This answer to a heartbeat that named the set of `known`, which has not changed: the same leases. None of them
+    /// is asked for and nothing is pending, or the set would have had no name.
+    pub(crate) fn with_set_of(self, known: &Self) -> Self {
+        Self { leases: known.leases.clone(), hand_overs: Arc::from([]), pending: Arc::from([]), ..self }
+    }
 }
 
 /// Most events that are read to find out which lease came before a grant; only the newest that names a token counts.
@@ -233,6 +244,11 @@ pub struct WrongRequest {
 }
 
 impl RefusalReason {
+    /// Whether a field of the request was refused.
+    pub(crate) fn is_about(&self, field: &str) -> bool {
+        self.wrong.as_ref().is_some_and(|wrong| wrong.errors.iter().any(|error| error.field == field))
+    }
+
     /// Whether the session is over: unknown, expired, closed or superseded.
     pub fn ends_session(&self) -> bool {
         matches!(self.code, ErrorCode::NoSession | ErrorCode::SessionSuperseded)
@@ -353,11 +369,15 @@ pub trait Authority: Send + Sync + 'static {
     /// Renews a session, over connections of its own, so that nothing else can delay it. It shows the last cursor that
     /// the store has sealed for this holder. One that is sent beside others that are not answered yet begins with
     /// another server than they did.
+    ///
+    /// `known` is the newest answer that the holder has taken up. If the set in it is the set still, the authority need
+    /// not send it again; the answer that is returned has it either way.
     async fn heartbeat(
         &self,
         session: SessionId,
         metrics: &Metrics,
         sealed_cursor: Option<&str>,
+        known: Option<&Beat>,
         attempt: HeartbeatAttempt,
     ) -> Reply<Beat>;
 

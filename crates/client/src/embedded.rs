@@ -138,13 +138,14 @@ impl Embedded {
         outcome(self.engine.submit(command).await)
     }
 
-    /// Everything attached to a session that was just opened or renewed.
-    async fn beat(&self, view: SessionView) -> Reply<Beat> {
+    /// Everything attached to a session that was just opened or renewed, read unless it is known.
+    async fn beat(&self, view: SessionView, known: Option<&Beat>) -> Reply<Beat> {
         let session = &view.session;
         let ttl_left = Duration::from_millis(session.deadline.ms_after(view.now));
         let slack = self.slack();
         let cursor = self.engine.cursor();
-        let set = match self.engine.lease_set(&view).await.map_err(failed)? {
+        let named = known.and_then(|known| known.set_cursor).map(store_cursor);
+        let set = match self.engine.changed_lease_set(&view, named).await.map_err(failed)? {
             Ok(set) => set,
             // It ended in between: an empty set of a live session would be of no moment.
             Err(why) => {
@@ -157,22 +158,31 @@ impl Embedded {
             let within = Duration::from_millis(next.deadline.ms_after(lease.now));
             Some((lease.lease.id, HandOver { to: next.holder.to_string(), within }))
         };
-        Ok(Ok(Beat {
+        let (revision, set_cursor) = match &set {
+            Some(set) => (set.revision, set.cursor(cursor.epoch).map(wire_cursor)),
+            None => (session.lease_revision, known.and_then(|known| known.set_cursor)),
+        };
+        let beat = Beat {
             session: session.id,
             ttl_left,
             slack,
             epoch: Some(cursor.epoch),
-            revision: set.revision,
+            revision,
             sealed_cursor: self.engine.seal(cursor),
-            leases: set.leases.iter().cloned().map(held).collect(),
-            hand_overs: set.lasting(&view).filter_map(asked).collect(),
-            pending: set.lasting_pending(&view).map(pending).collect(),
+            set_cursor,
+            leases: set.iter().flat_map(|set| set.leases.iter().cloned()).map(held).collect(),
+            hand_overs: set.iter().flat_map(|set| set.lasting(&view)).filter_map(asked).collect(),
+            pending: set.iter().flat_map(|set| set.lasting_pending(&view)).map(pending).collect(),
+        };
+        Ok(Ok(match known.filter(|_| set.is_none()) {
+            Some(known) => beat.with_set_of(known),
+            None => beat,
         }))
     }
 
-    async fn session(&self, command: Command) -> Reply<Beat> {
+    async fn session(&self, command: Command, known: Option<&Beat>) -> Reply<Beat> {
         match self.ask(command).await? {
-            Ok(Answer::Session(view)) => self.beat(view).await,
+            Ok(Answer::Session(view)) => self.beat(view, known).await,
             Ok(other) => Err(odd(&other)),
             Err(refusal) => Ok(Err(refusal)),
         }
@@ -213,6 +223,14 @@ fn failed(error: EngineError) -> AuthorityError {
 /// The machine answers what it was asked; anything else is a fault of ours, and its outcome unknown.
 fn odd(answer: &Answer) -> AuthorityError {
     AuthorityError::Unknown(format!("the engine answered something else: {answer:?}"))
+}
+
+fn store_cursor(cursor: Cursor) -> store::Cursor {
+    store::Cursor { epoch: cursor.epoch, revision: Revision(cursor.revision) }
+}
+
+fn wire_cursor(cursor: store::Cursor) -> Cursor {
+    Cursor { epoch: cursor.epoch, revision: cursor.revision.0 }
 }
 
 fn held(view: outcome::LeaseView) -> HeldLease {
@@ -266,7 +284,7 @@ impl Authority for Embedded {
             registration: None,
             metrics: Some(metrics),
         });
-        self.session(command).await
+        self.session(command, None).await
     }
 
     async fn heartbeat(
@@ -274,6 +292,7 @@ impl Authority for Embedded {
         session: SessionId,
         metrics: &Metrics,
         sealed_cursor: Option<&str>,
+        known: Option<&Beat>,
         attempt: HeartbeatAttempt,
     ) -> Reply<Beat> {
         let metrics = match document("metrics", metrics) {
@@ -287,7 +306,7 @@ impl Authority for Embedded {
             if let Some(sealed) = sealed_cursor {
                 self.engine.witness(sealed).await.map_err(failed)?;
             }
-            self.session(command).await
+            self.session(command, known).await
         };
         tokio::time::timeout(attempt.within, beat).await.map_err(slow)?
     }
@@ -394,10 +413,9 @@ impl Authority for Embedded {
         from: Option<Cursor>,
         wait: Duration,
     ) -> Option<Result<News, AuthorityError>> {
-        let from = from.map(|c| store::Cursor { epoch: c.epoch, revision: Revision(c.revision) });
+        let from = from.map(store_cursor);
         let news = self.engine.session_news(known, Some(&self.tenant), from, wait).await.map_err(failed);
-        let cursor = |c: store::Cursor| Cursor { epoch: c.epoch, revision: c.revision.0 };
-        Some(news.map(|news| News { sessions: news.sessions, cursor: news.cursor.map(cursor) }))
+        Some(news.map(|news| News { sessions: news.sessions, cursor: news.cursor.map(wire_cursor) }))
     }
 
     fn newsroom(&self) -> Option<&Newsroom> {

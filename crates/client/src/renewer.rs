@@ -27,6 +27,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    sync::Arc,
     time::Duration,
 };
 
@@ -175,8 +176,23 @@ pub struct Renewer {
     history: History,
     /// What is held, and where its grant stands in the history: a token is the revision of its grant.
     held: BTreeMap<LeaseId, Cursor>,
-    /// The newest set that was heard of. A lease under another token is another grant.
-    set: (Cursor, BTreeSet<(LeaseId, Token)>),
+    set: NewestSet,
+}
+
+/// The newest set that was heard of.
+#[derive(Debug, Clone)]
+struct NewestSet {
+    cursor: Cursor,
+    leases: Arc<[HeldLease]>,
+    /// A lease under another token is another grant.
+    grants: BTreeSet<(LeaseId, Token)>,
+}
+
+impl NewestSet {
+    fn new(cursor: Cursor, leases: &Arc<[HeldLease]>) -> Self {
+        let grants = leases.iter().map(|held| (held.lease, held.token)).collect();
+        Self { cursor, leases: leases.clone(), grants }
+    }
 }
 
 impl Renewer {
@@ -203,7 +219,7 @@ impl Renewer {
             lost: None,
             history,
             held: BTreeMap::new(),
-            set: (Cursor { epoch, revision: opened.revision.0 }, grants(&opened.leases)),
+            set: NewestSet::new(Cursor { epoch, revision: opened.revision.0 }, &opened.leases),
         })
     }
 
@@ -290,11 +306,15 @@ impl Renewer {
     }
 
     /// Takes up a set, unless a newer one came before.
-    fn take_set(&mut self, cursor: Cursor, leases: &[HeldLease]) -> Heard {
-        if cursor < self.set.0 {
+    fn take_set(&mut self, cursor: Cursor, leases: &Arc<[HeldLease]>) -> Heard {
+        if cursor < self.set.cursor {
             return Heard::default();
         }
-        self.set = (cursor, grants(leases));
+        // The authority was shown this very set, and says that it is the same still.
+        if cursor == self.set.cursor && Arc::ptr_eq(leases, &self.set.leases) {
+            return Heard { ended: Vec::new(), is_newest: true };
+        }
+        self.set = NewestSet::new(cursor, leases);
         let is_over = |(lease, grant): (&LeaseId, &Cursor)| self.has_ended(*lease, *grant).then_some(*lease);
         let ended: Vec<LeaseId> = self.held.iter().filter_map(is_over).collect();
         for lease in &ended {
@@ -352,7 +372,7 @@ impl Renewer {
 
     /// Whether the newest set is newer than a grant and lacks it.
     pub fn is_known_to_have_ended(&self, lease: LeaseId, token: Token) -> bool {
-        self.has_ended(lease, Cursor { epoch: self.set.0.epoch, revision: token.0 })
+        self.has_ended(lease, Cursor { epoch: self.set.cursor.epoch, revision: token.0 })
     }
 
     pub fn lost(&self) -> Option<&Lost> {
@@ -368,17 +388,13 @@ impl Renewer {
 
     /// A set that is newer than a grant and lacks it says that it has ended; an older one says nothing.
     fn has_ended(&self, lease: LeaseId, grant: Cursor) -> bool {
-        self.set.0 >= grant && !self.set.1.contains(&(lease, Token(grant.revision)))
+        self.set.cursor >= grant && !self.set.grants.contains(&(lease, Token(grant.revision)))
     }
 
     /// Trust never shrinks: each answer was true when it was given.
     fn trust(&mut self, sent: BootTime, ttl_left: Duration, slack: Duration) {
         self.trusted_until = self.trusted_until.max(local_deadline(sent, ttl_left, slack));
     }
-}
-
-fn grants(leases: &[HeldLease]) -> BTreeSet<(LeaseId, Token)> {
-    leases.iter().map(|held| (held.lease, held.token)).collect()
 }
 
 /// When to renew a session that is trusted until then by the answer to a heartbeat that was sent at `sent`: at half of

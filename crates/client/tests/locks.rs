@@ -245,9 +245,10 @@ impl Authority for Lineless {
         session: SessionId,
         metrics: &Metrics,
         sealed_cursor: Option<&str>,
+        known: Option<&Beat>,
         attempt: HeartbeatAttempt,
     ) -> Reply<Beat> {
-        self.0.heartbeat(session, metrics, sealed_cursor, attempt).await
+        self.0.heartbeat(session, metrics, sealed_cursor, known, attempt).await
     }
     async fn close(&self, session: SessionId) -> Reply<()> {
         self.0.close(session).await

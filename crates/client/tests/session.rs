@@ -172,7 +172,8 @@ async fn a_repeat_of_the_request_to_open_finds_the_session() {
         };
         let renew = async |id| {
             let attempt = HeartbeatAttempt::within(Duration::from_secs(10));
-            behind.authority.heartbeat(id, &Default::default(), None, attempt).await.expect("an outcome")
+            let renewed = behind.authority.heartbeat(id, &Default::default(), None, None, attempt).await;
+            renewed.expect("an outcome")
         };
         assert_eq!((open(chosen).await, open(chosen).await), (chosen, chosen), "{sort:?}");
         renew(chosen).await.expect("it was not superseded");

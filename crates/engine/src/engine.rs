@@ -15,6 +15,7 @@ use solehold_core::{
     key::{LeaseId, Name, ResourceKey, SessionId},
     outcome::{LeaseView, Outcome, SessionView},
     record::Record,
+    session::SessionOver,
     time::Revision,
 };
 use tokio::task::JoinHandle;
@@ -247,6 +248,21 @@ impl Engine {
         }
         let rows = self.load(&LeaseSet::footprint(view)).await?;
         Ok(self.parts.lease_sets.learn(view, &rows))
+    }
+
+    /// The same for a holder that names the set that it knows, by [`LeaseSet::cursor`]; none if that is the set still.
+    /// Then nothing is read but the session, which was just renewed.
+    pub async fn changed_lease_set(
+        &self,
+        view: &SessionView,
+        known: Option<Cursor>,
+    ) -> Result<Result<Option<LeaseSet>, SessionOver>, EngineError> {
+        let present = Cursor { epoch: self.cursor().epoch, revision: view.session.lease_revision };
+        if known == Some(present) {
+            self.parts.lease_sets.forget(view.session.id);
+            return Ok(Ok(None));
+        }
+        Ok(self.lease_set(view).await?.map(Some))
     }
 
     pub async fn find_resources(&self, query: &ResourceQuery) -> Result<ResourcePage, EngineError> {

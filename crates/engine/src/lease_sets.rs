@@ -5,6 +5,11 @@
 //! heartbeat costs one session row however many leases are attached to it (rule 19). How long the leases last is never
 //! kept here: that comes with the session each time.
 //!
+//! A holder that names the set that it knows is not given it again, and then nothing is read or kept here. This needs
+//! more than the same revision: two things happen to a set without one. A lease that was waited for is confirmed, and
+//! one that is not, or a hand-over, lapses as time passes. So only a [settled](LeaseSet::cursor) set has a name: while
+//! its revision stays, nothing of it can change.
+//!
 //! What is kept is bounded by [`KEPT_BYTES_MAX`], in two generations: when the young one is full it becomes the old
 //! one, and what was in the old one and has not been asked for since is dropped. By hand, since these few lines bound
 //! bytes rather than entries, and no cache is among the crates that every user of the engine compiles anyway.
@@ -20,7 +25,7 @@ use solehold_core::{
     time::Revision,
 };
 
-use crate::store::LoadedRows;
+use crate::store::{Cursor, LoadedRows};
 
 /// Most bytes that kept sets may have, about.
 const KEPT_BYTES_MAX: usize = 64 * 1024 * 1024;
@@ -37,6 +42,9 @@ pub struct LeaseSet {
     /// The leases that are pending for the session (rule 16).
     pub pending: Arc<[PendingView]>,
     pub revision: Revision,
+    /// Whether no lease of it is still to be confirmed or being handed over, not even in vain: then nothing but an
+    /// event changes it, and an event changes its revision.
+    pub is_settled: bool,
 }
 
 /// The lease set of a session, or why the session is over.
@@ -61,6 +69,12 @@ impl LeaseSet {
     /// The pending leases that have not lapsed.
     pub fn lasting_pending(&self, view: &SessionView) -> impl Iterator<Item = &PendingView> {
         self.pending.iter().filter(|offer| view.now < offer.pending.deadline)
+    }
+
+    /// The name of the set within the history of `epoch`, for its holder to show; none if the set may change while its
+    /// revision stays.
+    pub fn cursor(&self, epoch: u64) -> Option<Cursor> {
+        self.is_settled.then_some(Cursor { epoch, revision: self.revision })
     }
 
     /// What to load for the set of a session.
@@ -91,8 +105,13 @@ impl LeaseSet {
             view.lease.stats = Document::default();
             view
         });
+        // By the rows and not by the time: what has lapsed and was not swept yet was part of the set of this revision.
+        let is_settled = attached().all(|resource| {
+            let is_confirmed = resource.lease.as_ref().is_none_or(|lease| lease.confirm_by.is_none());
+            resource.pending.is_none() && is_confirmed
+        });
         // The set may have changed since `view`, so its revision is the one that was loaded beside it.
-        Ok(Self { leases: leases.collect(), pending, revision: session.lease_revision })
+        Ok(Self { leases: leases.collect(), pending, revision: session.lease_revision, is_settled })
     }
 
     fn bytes(&self) -> usize {
@@ -123,6 +142,13 @@ impl Generations {
         Some(set)
     }
 
+    fn forget(&mut self, id: SessionId) {
+        if let Some(set) = self.young.remove(&id) {
+            self.young_bytes -= set.bytes();
+        }
+        self.old.remove(&id);
+    }
+
     fn put(&mut self, id: SessionId, set: LeaseSet) {
         let bytes = set.bytes();
         if self.young_bytes + bytes > KEPT_BYTES_MAX / 2 {
@@ -141,13 +167,19 @@ impl LeaseSets {
     /// The set of a session that was just opened or renewed, if it is known without a look at the store.
     pub(crate) fn known(&self, view: &SessionView) -> Option<LeaseSet> {
         let revision = view.session.lease_revision;
-        let is_new = view.holder.is_some() && view.session.renewed_at == view.session.opened_at;
+        // Not by a repeat of the opening: something may be pending for the session by then.
+        let is_new = view.holder.is_some() && view.session.opened_at == view.now;
         if is_new && view.session.lease_count == 0 {
-            let set = LeaseSet { revision, ..Default::default() };
+            let set = LeaseSet { revision, is_settled: true, ..Default::default() };
             self.0.lock().put(view.session.id, set.clone());
             return Some(set);
         }
         self.0.lock().get(view.session.id, revision)
+    }
+
+    /// Drops a set that is not asked for any more: its holder knows it.
+    pub(crate) fn forget(&self, id: SessionId) {
+        self.0.lock().forget(id);
     }
 
     /// The set of a session by rows that were loaded since, which is kept.
@@ -167,7 +199,7 @@ mod tests {
 
     use crate::{Engine, EngineOptions, clock::ManualClock, resident};
     use solehold_core::{
-        command::{Acquire, AskedTenure, Claim, Command, OpenSession, Target, Undeclared, Wait},
+        command::{Acquire, AskedTenure, Claim, Command, HandOver, OpenSession, Target, Undeclared, Wait},
         key::{HolderKey, LeaseId, Name, ResourceKey},
         limits::CONFIRM_MS,
         outcome::Answer,
@@ -200,26 +232,20 @@ mod tests {
 
     async fn open_as(engine: &Engine, id: SessionId) -> SessionView {
         let holder = HolderKey { tenant: name("t"), name: name("w") };
-        let ttl_ms = 10_000;
-        let replace = None;
-        let follows = None;
-        let registration = None;
-        let metrics = None;
-        let fenced = false;
-        ask(
-            engine,
-            Command::OpenSession(OpenSession {
-                id,
-                holder,
-                ttl_ms,
-                replace,
-                fenced,
-                follows,
-                registration,
-                metrics,
-            }),
-        )
-        .await
+        ask(engine, Command::OpenSession(opening(id, holder))).await
+    }
+
+    fn opening(id: SessionId, holder: HolderKey) -> OpenSession {
+        OpenSession {
+            id,
+            holder,
+            ttl_ms: 10_000,
+            replace: None,
+            fenced: false,
+            follows: None,
+            registration: None,
+            metrics: None,
+        }
     }
 
     async fn heartbeat(engine: &Engine) -> SessionView {
@@ -293,6 +319,73 @@ mod tests {
         assert_eq!(set_of(&engine, &view).await.expect("a set").leases.len(), 2);
     }
 
+    /// What its holder hears of the set that it knows.
+    async fn changed(engine: &Engine, view: &SessionView, known: Option<Cursor>) -> Option<LeaseSet> {
+        engine.changed_lease_set(view, known).await.expect("an answer").expect("a live session")
+    }
+
+    #[tokio::test]
+    async fn a_set_that_its_holder_names_is_given_again_when_it_has_changed() {
+        let ticks = Arc::new(ManualClock::default());
+        let engine = engine(&ticks);
+        open(&engine).await;
+        hold(&engine, "a").await;
+        let view = heartbeat(&engine).await;
+        let set = changed(&engine, &view, None).await.expect("a holder that names none is given it");
+        let known = set.cursor(engine.cursor().epoch);
+        assert_eq!(known.map(|known| known.revision), Some(view.session.lease_revision));
+        for _ in 0..3 {
+            ticks.advance_ms(9_000);
+            assert!(changed(&engine, &heartbeat(&engine).await, known).await.is_none());
+        }
+        let elsewhere = known.map(|known| Cursor { epoch: known.epoch + 1, ..known });
+        assert!(changed(&engine, &heartbeat(&engine).await, elsewhere).await.is_some(), "another history");
+
+        hold(&engine, "b").await;
+        let view = heartbeat(&engine).await;
+        let set = changed(&engine, &view, known).await.expect("it has changed");
+        assert_eq!(set.leases.len(), 2);
+        let known = set.cursor(engine.cursor().epoch);
+        let first = set.leases.iter().find(|lease| lease.key.key == name("a")).expect("held").lease.id;
+        done(&engine, Command::Release { claim: lease(first), state: None }).await;
+        let set = changed(&engine, &heartbeat(&engine).await, known).await.expect("it has changed again");
+        assert_eq!(set.leases.len(), 1);
+    }
+
+    #[tokio::test]
+    async fn a_set_with_a_hand_over_has_no_name_until_that_is_over() {
+        let ticks = Arc::new(ManualClock::default());
+        let engine = engine(&ticks);
+        open(&engine).await;
+        hold(&engine, "a").await;
+        let next = SessionId(Uuid::from_u128(2));
+        let holder = HolderKey { tenant: name("t"), name: name("next") };
+        ask(&engine, Command::OpenSession(opening(next, holder))).await;
+        let heartbeat_of = async |session| {
+            let tenant = name("t");
+            ask(&engine, Command::Heartbeat { tenant, session, holder: None, metrics: None }).await
+        };
+        let is_named = async |session| {
+            let set = set_of(&engine, &heartbeat_of(session).await).await.expect("a set");
+            set.cursor(1).is_some()
+        };
+        assert!(is_named(SESSION).await && is_named(next).await);
+        let key = asks("a").key;
+        let offer = LeaseId::new(&key, Uuid::new_v4());
+        done(&engine, Command::HandOver(HandOver::new(key.clone(), offer, next, 2_000))).await;
+        assert!(!is_named(SESSION).await && !is_named(next).await);
+        // It lapses by time alone. Whatever was read before, nothing is said of it any more.
+        ticks.advance_ms(2_000);
+        for session in [SESSION, next] {
+            let view = heartbeat_of(session).await;
+            let rows = engine.load(&LeaseSet::footprint(&view)).await.expect("rows");
+            let is_swept = rows.state.resource(&key).is_some_and(|resource| resource.pending.is_none());
+            let set = LeaseSets::default().learn(&view, &rows).expect("a set");
+            assert_eq!(set.cursor(1).is_some(), is_swept, "named again only with another revision");
+            assert!(set.pending.is_empty() && set.leases.iter().all(|lease| lease.next.is_none()));
+        }
+    }
+
     #[tokio::test]
     async fn a_session_that_ends_before_its_set_is_read_is_not_told_to_live_and_hold_nothing() {
         let ticks = Arc::new(ManualClock::default());
@@ -334,6 +427,8 @@ mod tests {
         let time_left = async || {
             let view = heartbeat(&engine).await;
             let set = set_of(&engine, &view).await.expect("a set");
+            let is_confirmed = set.leases.iter().all(|lease| lease.lease.confirm_by.is_none());
+            assert_eq!(set.cursor(1).is_some(), is_confirmed, "a confirmation changes no revision");
             set.lasting(&view).map(|lease| lease.ttl_left_ms()).collect::<Vec<_>>()
         };
         assert_eq!(time_left().await, [CONFIRM_MS]);
@@ -352,6 +447,7 @@ mod tests {
             leases: vec![one.leases[0].clone(); 10_000].into(),
             pending: [].into(),
             revision: Revision(1),
+            is_settled: true,
         };
         let mut kept = Generations::default();
         let id = |n: u128| SessionId(Uuid::from_u128(n));
@@ -363,5 +459,9 @@ mod tests {
             assert!(kept.get(id(0), Revision(1)).is_some(), "what is used stays");
         }
         assert!(kept.get(id(1), Revision(1)).is_none() && kept.get(id(49), Revision(2)).is_none());
+        for n in 0..50 {
+            kept.forget(id(n));
+        }
+        assert_eq!((kept.young.len() + kept.old.len(), kept.young_bytes), (0, 0));
     }
 }

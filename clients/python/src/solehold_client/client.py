@@ -16,7 +16,7 @@ from . import check, wire
 from .backoff import BackoffConfig
 from .channel import Answer, Call, Channel, Doubts
 from .clock import BootClock, Clock
-from .errors import NoSession, NotFound, Refused, Unavailable, Unknown
+from .errors import BadRequest, NoSession, NotFound, Refused, Unavailable, Unknown
 from .history import History, OlderHistory
 from .http import HttpTransport, Server, Transport
 from .limits import REQUESTS_AT_ONCE_MAX, RESPONSE_BYTES_MAX, SERVERS_MAX, WAITERS_AT_ONCE_MAX
@@ -191,16 +191,31 @@ class Client:
         timeout: float,
         beside: int = 0,
         metrics: Mapping[str, Json] | None = None,
+        known: SessionView | None = None,
     ) -> tuple[float, SessionView]:
         """Renews a session: asks each server once, over the session's own connections, and `beside` others that are not
         answered yet begins with another server than they did.
-        """
-        call = self._heartbeat(session_id, metrics)
-        answer = await channel.call(call, timeout=timeout, until=self.clock.now(), beside=beside)
-        return answer.sent, wire.session(answer.value)
 
-    def _heartbeat(self, session_id: str, metrics: Mapping[str, Json] | None) -> Call:
-        body = _said(metrics=_copy(metrics), sealed_cursor=self.history.sealed_cursor)
+        `known` is the newest answer with a set: the server does not send that again while it is the same. What is returned
+        has it either way.
+        """
+
+        async def ask(known_set: str | None) -> Answer:
+            call = self._heartbeat(session_id, metrics, known_set)
+            return await channel.call(call, timeout=timeout, until=self.clock.now(), beside=beside)
+
+        known_set = None if known is None else known.set_cursor
+        try:
+            answer = await ask(known_set)
+        except BadRequest as error:
+            if known_set is None or all(fault.field != "known_set" for fault in error.fields):
+                raise
+            # An older server than the one that named the set, as while servers are replaced one by one.
+            answer = await ask(None)
+        return answer.sent, wire.session(answer.value, known)
+
+    def _heartbeat(self, session_id: str, metrics: Mapping[str, Json] | None, known_set: str | None = None) -> Call:
+        body = _said(metrics=_copy(metrics), sealed_cursor=self.history.sealed_cursor, known_set=known_set)
         return Call("PUT", wire.path("sessions", session_id, "heartbeat"), body)
 
     async def close_session(self, session_id: str, *, until: float, timeout: float) -> None:

@@ -94,7 +94,8 @@ class Session:
         self._beats: set[asyncio.Task[None]] = set()
         self._closing: asyncio.Task[None] | None = None
         self._failing_since: float | None = None
-        self._revision = view.revision
+        self._known = view
+        """The newest answer, with the set of leases that the next heartbeat names."""
         self._heard = asyncio.Event()
         """A heartbeat was answered."""
         self._listener: asyncio.Task[None] = asyncio.ensure_future(self._listen())
@@ -236,7 +237,7 @@ class Session:
 
     async def _listen(self) -> None:
         """Sends a heartbeat at once when there is news of the session, instead of at its time."""
-        while await self.client.newsroom.wait(self.session_id, self._revision):
+        while await self.client.newsroom.wait(self.session_id, self._known.revision):
             self._heard.clear()
             self._renewer.news(self.client.clock.now())
             self._wake.set()
@@ -248,7 +249,12 @@ class Session:
         try:
             metrics = None if self.config.metrics is None else self.config.metrics()
             sent, view = await client.heartbeat(
-                self._channel, self.session_id, timeout=action.timeout, beside=action.beside, metrics=metrics
+                self._channel,
+                self.session_id,
+                timeout=action.timeout,
+                beside=action.beside,
+                metrics=metrics,
+                known=self._known,
             )
         except (Unavailable, Unknown) as error:
             self._failed(action, error.detail, error.retry_after)
@@ -278,7 +284,8 @@ class Session:
             self._renewer.set_back(str(error))
             return
         history.keep(view.sealed_cursor)
-        self._revision = max(self._revision, view.revision)
+        if (epoch, view.revision) >= (self._known.epoch or 0, self._known.revision):
+            self._known = view
         self._heard.set()
         # What has ended is told before the others are trusted for longer.
         for lease in self._holdings.take((epoch, view.revision), view.leases):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Union
 from urllib.parse import quote
 
@@ -62,6 +62,8 @@ class SessionView:
     sealed_cursor: str | None
     leases: frozenset[tuple[str, int]]
     """The id and the token of each."""
+    set_cursor: str | None = None
+    """The name of the set, for the next heartbeat; none while it may change as time passes, and from an older server."""
 
 
 @dataclass(frozen=True)
@@ -171,13 +173,15 @@ def grant(value: Json) -> Grant:
     )
 
 
-def session(value: Json) -> SessionView:
-    """The answer to an opening or a heartbeat."""
+def session(value: Json, known: SessionView | None = None) -> SessionView:
+    """The answer to an opening, or to a heartbeat that named the set of `known`. Without a set it says that this is the set
+    still, and must name it as well: nothing else is taken for it.
+    """
     fields = _Fields(value, "a session")
     leases = fields.get("leases")
-    if not isinstance(leases, list):
+    if leases is not None and not isinstance(leases, list):
         raise Unknown("the answer is not a session: `leases` is not a list")
-    return SessionView(
+    view = SessionView(
         session_id=fields.text("session_id"),
         ttl_left=fields.whole("ttl_ms") / 1000,
         full_ttl=fields.whole("full_ttl_ms") / 1000,
@@ -185,8 +189,18 @@ def session(value: Json) -> SessionView:
         epoch=fields.whole_or_none("epoch"),
         revision=fields.whole("revision"),
         sealed_cursor=fields.text_or_none("sealed_cursor"),
-        leases=frozenset(_identity(lease) for lease in leases),
+        leases=frozenset(_identity(lease) for lease in leases or []),
+        set_cursor=fields.text_or_none("set_cursor"),
     )
+    if leases is not None:
+        return view
+    if known is None or known.set_cursor is None or _set_of(view) != _set_of(known):
+        raise Unknown("the answer is not a session: `leases` is missing, and it is not about the set that was named")
+    return replace(view, leases=known.leases)
+
+
+def _set_of(view: SessionView) -> tuple[object, ...]:
+    return view.session_id, view.epoch, view.revision, view.set_cursor
 
 
 def news(value: Json) -> tuple[list[str], str | None]:

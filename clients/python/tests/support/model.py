@@ -70,6 +70,10 @@ class Authority:
     spent: set[str] = field(default_factory=set)
     shown: list[str | None] = field(default_factory=list)
     """The sealed cursors that heartbeats have shown."""
+    is_old: bool = False
+    """It is of a version that names no sets, and refuses a heartbeat that does."""
+    beats: list[str] = field(default_factory=list)
+    """How heartbeats were answered: `set`, `known` without one, or `refused`."""
     log: list[tuple[float, str]] = field(default_factory=list)
     """What was asked, and when."""
 
@@ -89,7 +93,7 @@ class Authority:
                 return 201, self._open(body)
             case ("PUT", "sessions", session_id, "heartbeat"):
                 self.shown.append(body.get("sealed_cursor"))
-                return 200, self._heartbeat(session_id)
+                return 200, self._heartbeat(session_id, body)
             case ("DELETE", "sessions", session_id):
                 return 200, self._close(session_id)
             case ("POST", "resources", kind, key, "lease"):
@@ -128,10 +132,18 @@ class Authority:
         self.sessions[session_id] = _Session(body["holder"], ttl, _now() + ttl, self.revision)
         return self._view(session_id)
 
-    def _heartbeat(self, session_id: str) -> dict[str, Any]:
+    def _heartbeat(self, session_id: str, body: dict[str, Any]) -> dict[str, Any]:
+        if self.is_old and "known_set" in body:
+            self.beats.append("refused")
+            raise Refusal(400, "invalid_field", errors=[{"field": "known_set", "message": "is not a field"}])
         session = self.live(session_id)
         session.deadline = max(session.deadline, _now() + session.ttl)
-        return self._view(session_id)
+        view = self._view(session_id)
+        is_known = "known_set" in body and body["known_set"] == view.get("set_cursor")
+        self.beats.append("known" if is_known else "set")
+        if is_known:
+            del view["leases"]
+        return view
 
     def _close(self, session_id: str) -> dict[str, Any]:
         session = self.live(session_id)
@@ -272,6 +284,8 @@ class Authority:
     def _view(self, session_id: str) -> dict[str, Any]:
         session = self.sessions[session_id]
         leases = [lease for key, lease in list(self.leases.items()) if lease.session_id == session_id]
+        # A set can be named once nothing of it lapses by itself.
+        is_named = not self.is_old and all(lease.confirm_until == float("inf") for lease in leases)
         return {
             "session_id": session_id,
             "holder": session.holder,
@@ -280,6 +294,7 @@ class Authority:
             "slack_ms": self.slack_ms,
             "revision": session.revision,
             "leases": [{"lease_id": lease.lease_id, "token": lease.token} for lease in leases],
+            **({"set_cursor": f"{self.epoch or 0}.{session.revision}"} if is_named else {}),
             **self._history(),
         }
 

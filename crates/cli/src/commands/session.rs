@@ -94,7 +94,7 @@ async fn get(id: Uuid, client: &Client, global: &GlobalArgs) -> CommandResult {
         ("renewed", Some(session.renewed_at.to_string())),
         ("tenant", Some(session.tenant.clone()).filter(|tenant| tenant != "default")),
     ]);
-    let leases: Vec<LeaseView> = session.leases.into_iter().map(Into::into).collect();
+    let leases: Vec<LeaseView> = session.leases.into_iter().flatten().map(Into::into).collect();
     let held = match leases.as_slice() {
         [] => "\nholds no leases\n".to_owned(),
         leases => format!("\n{}", LeaseView::table(leases)),

@@ -47,6 +47,9 @@ use crate::{
     news::{News, Newsroom},
 };
 
+/// The field of a heartbeat that servers up to 0.2 refuse.
+const KNOWN_SET: &str = "known_set";
+
 /// Most pages of nodes that are read: a tenant has at most as many sessions by quota.
 const NODE_PAGES_MAX: usize = 1_000;
 
@@ -145,7 +148,7 @@ impl Http {
         };
         let session = SessionId(registered.session_id);
         let attempt = HeartbeatAttempt::within(*ttl / 3);
-        self.heartbeat(session, metrics, registered.sealed_cursor.as_deref(), attempt).await
+        self.heartbeat(session, metrics, registered.sealed_cursor.as_deref(), None, attempt).await
     }
 
     /// One server, without a key.
@@ -204,7 +207,10 @@ impl Authority for Http {
             ..Default::default()
         };
         let call = self.call(Method::POST, paths::sessions()).idempotent(*id).body(&body);
-        Ok(self.ask::<SessionBody>(Lane::Beats, call).await?.map(wire::beat))
+        match self.ask::<SessionBody>(Lane::Beats, call).await? {
+            Ok(opened) => wire::beat(opened, None).map(Ok),
+            Err(refusal) => Ok(Err(refusal)),
+        }
     }
 
     async fn heartbeat(
@@ -212,13 +218,27 @@ impl Authority for Http {
         session: SessionId,
         metrics: &Metrics,
         sealed_cursor: Option<&str>,
+        known: Option<&Beat>,
         attempt: HeartbeatAttempt,
     ) -> Reply<Beat> {
-        let sealed_cursor = sealed_cursor.map(str::to_owned);
-        let body = HeartbeatSession { metrics: Some(wire::metrics(metrics)), sealed_cursor };
         let path = paths::session_heartbeat(&session.to_string());
-        let call = Call::new(Method::PUT, path, attempt.within).in_all(attempt.beside).body(&body);
-        Ok(self.ask::<SessionBody>(Lane::Beats, call).await?.map(wire::beat))
+        let mut body = HeartbeatSession {
+            metrics: Some(wire::metrics(metrics)),
+            sealed_cursor: sealed_cursor.map(str::to_owned),
+            known_set: known.and_then(|known| known.set_cursor),
+        };
+        loop {
+            let call =
+                Call::new(Method::PUT, path.clone(), attempt.within).in_all(attempt.beside).body(&body);
+            match self.ask::<SessionBody>(Lane::Beats, call).await? {
+                Ok(renewed) => return wire::beat(renewed, known).map(Ok),
+                // An older server than the one that named the set, as while servers are replaced one by one.
+                Err(refusal) if body.known_set.is_some() && refusal.is_about(KNOWN_SET) => {
+                    body.known_set = None;
+                }
+                Err(refusal) => return Ok(Err(refusal)),
+            }
+        }
     }
 
     async fn close(&self, session: SessionId) -> Reply<()> {

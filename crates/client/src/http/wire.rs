@@ -9,6 +9,7 @@ use solehold_api::{
     resources::{self, AcquireResource},
     sessions,
     terms::FinalState,
+    watch::Cursor,
 };
 use solehold_core::{
     key::{LeaseId, Name, SessionId},
@@ -101,14 +102,18 @@ pub fn granted(resource: ResourceName, grant: resources::GrantBody) -> GrantedLe
     }
 }
 
-pub fn beat(session: sessions::SessionBody) -> Beat {
+/// The answer when a session was opened or renewed. One without a set says that it is the one that was named, and must
+/// name it as well: nothing else is taken for it.
+pub fn beat(session: sessions::SessionBody, known: Option<&Beat>) -> Result<Beat, AuthorityError> {
     let asked = |lease: &resources::HeldLease| {
         let HandOver { to, ttl_ms, .. } = lease.hand_over.clone()?;
         let asked = authority::HandOver { to, within: Duration::from_millis(ttl_ms) };
         Some((LeaseId(lease.lease_id), asked))
     };
-    Beat {
-        hand_overs: session.leases.iter().filter_map(asked).collect(),
+    let leases = session.leases.as_deref().unwrap_or_default();
+    let beat = Beat {
+        hand_overs: leases.iter().filter_map(asked).collect(),
+        leases: leases.iter().filter_map(held).collect(),
         pending: session.pending.into_iter().filter_map(pending).collect(),
         session: SessionId(session.session_id),
         ttl_left: Duration::from_millis(session.ttl_ms),
@@ -116,8 +121,19 @@ pub fn beat(session: sessions::SessionBody) -> Beat {
         epoch: session.epoch,
         revision: Revision(session.revision),
         sealed_cursor: session.sealed_cursor,
-        leases: session.leases.into_iter().filter_map(held).collect(),
+        set_cursor: session.set_cursor,
+    };
+    if session.leases.is_some() {
+        return Ok(beat);
     }
+    let told = beat.epoch.map(|epoch| Cursor { epoch, revision: beat.revision.0 });
+    let is_named =
+        |known: &&Beat| told.is_some() && known.set_cursor == told && known.session == beat.session;
+    let Some(known) = known.filter(is_named) else {
+        let why = "the server answered without the session's leases, and not for the set that was named";
+        return Err(AuthorityError::Unknown(why.to_owned()));
+    };
+    Ok(beat.with_set_of(known))
 }
 
 /// A lease that the session will have.
@@ -127,7 +143,62 @@ fn pending(offered: OfferedLease) -> Option<(LeaseId, ResourceName)> {
 }
 
 /// A lease of a set. One under a name that cannot be is none that this client could hold.
-fn held(lease: resources::HeldLease) -> Option<HeldLease> {
-    let resource = ResourceName { kind: Name::new(lease.kind).ok()?, key: Name::new(lease.key).ok()? };
+fn held(lease: &resources::HeldLease) -> Option<HeldLease> {
+    let resource = ResourceName { kind: Name::new(&lease.kind).ok()?, key: Name::new(&lease.key).ok()? };
     Some(HeldLease { resource, lease: LeaseId(lease.lease_id), token: Token(lease.token) })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// The answer to a heartbeat without a set, with some fields changed.
+    fn answer(changed: Value) -> sessions::SessionBody {
+        let at = "2026-11-17T12:00:00Z";
+        let mut fields = json!({
+            "session_id": "0190aaaa-bbbb-4ccc-8ddd-eeeeeeeeeeee", "tenant": "t", "holder": "h",
+            "standing": "current", "ttl_ms": 9_000, "full_ttl_ms": 10_000, "slack_ms": 0,
+            "opened_at": at, "renewed_at": at, "expires_at": at,
+            "epoch": 2, "revision": 7, "set_cursor": "2.7",
+        });
+        let Value::Object(changed) = changed else { panic!("{changed}") };
+        fields.as_object_mut().expect("fields").extend(changed);
+        serde_json::from_value(fields).expect("a session")
+    }
+
+    /// An answer with a set, as it is known afterwards.
+    fn known(changed: Value) -> Beat {
+        let mut body = answer(changed);
+        body.leases = Some(Vec::new());
+        let beat = beat(body, None).expect("it has a set");
+        let resource = ResourceName::new("job", "a").expect("a name");
+        let held = HeldLease { resource, lease: LeaseId(uuid::Uuid::from_u128(1)), token: Token(7) };
+        Beat { leases: [held].into(), ..beat }
+    }
+
+    #[test]
+    fn an_answer_without_a_set_is_about_the_set_that_was_named_and_no_other() {
+        let same = known(json!({}));
+        let kept = beat(answer(json!({"ttl_ms": 5_000})), Some(&same)).expect("the set that was named");
+        assert_eq!((&kept.leases, kept.set_cursor), (&same.leases, same.set_cursor));
+        assert_eq!((kept.ttl_left, kept.revision), (Duration::from_secs(5), Revision(7)));
+        let other = "0190aaaa-bbbb-4ccc-8ddd-ffffffffffff";
+        for changed in [
+            json!({"session_id": other}),
+            json!({"epoch": 1}),
+            json!({"epoch": null}),
+            json!({"revision": 8}),
+        ] {
+            let odd = beat(answer(changed.clone()), Some(&same));
+            assert!(matches!(odd, Err(AuthorityError::Unknown(_))), "{changed}: {odd:?}");
+        }
+        let unnamed = known(json!({"set_cursor": null}));
+        for known in [None, Some(&unnamed)] {
+            assert!(matches!(beat(answer(json!({})), known), Err(AuthorityError::Unknown(_))));
+        }
+        let empty = beat(answer(json!({"leases": []})), Some(&same)).expect("a set");
+        assert!(empty.leases.is_empty(), "an empty set is another one");
+    }
 }

@@ -35,6 +35,7 @@ fn beat(revision: u64, leases: &[u64]) -> Beat {
         epoch: None,
         revision: Revision(revision),
         sealed_cursor: None,
+        set_cursor: None,
         leases: leases.iter().map(held).collect(),
         hand_overs: [].into(),
         pending: [].into(),
@@ -175,6 +176,34 @@ fn an_older_set_is_never_applied_over_a_newer_grant() {
     assert_eq!(renewer.on_answer(at(7), at(8), &beat(6, &[]), 0.0).ended, [lease(5)]);
     // Told once.
     assert_eq!(renewer.on_answer(at(9), at(9), &beat(6, &[]), 0.0).ended, []);
+}
+
+#[test]
+fn an_unchanged_set_is_kept_over_many_answers_and_gives_way_to_a_changed_one() {
+    let mut renewer = renewer(Policy::Deadline);
+    let known = beat(6, &[5, 6]);
+    assert_eq!(renewer.on_answer(at(1), at(2), &known, 0.0).ended, []);
+    assert!(
+        renewer.granted(lease(5), Token(5), None, at(3)) && renewer.granted(lease(6), Token(6), None, at(3))
+    );
+    for n in 1..=100 {
+        let sent = at(n * 10_000);
+        let kept = renewer.on_answer(sent, sent, &beat(6, &[]).with_set_of(&known), 0.0);
+        assert_eq!(kept, Heard { ended: Vec::new(), is_newest: true });
+        assert_eq!(
+            renewer.trusted_until(),
+            sent.plus(Duration::from_millis(DEADLINE_MS)),
+            "renewed as by a set"
+        );
+    }
+    assert!(!renewer.granted(lease(4), Token(4), None, at(1_000_000)), "the set as of 6 lacks it");
+    assert!(renewer.granted(lease(7), Token(7), None, at(1_000_000)), "newer than the set");
+    let changed = beat(8, &[6, 7]);
+    assert_eq!(renewer.on_answer(at(1_010_000), at(1_010_001), &changed, 0.0).ended, [lease(5)]);
+    // The answer to a heartbeat that named the set before is older, and says nothing.
+    let late = renewer.on_answer(at(1_005_000), at(1_010_002), &beat(6, &[]).with_set_of(&known), 0.0);
+    assert_eq!(late, Heard::default());
+    assert!(renewer.is_known_to_have_ended(lease(5), Token(5)));
 }
 
 #[test]

@@ -69,13 +69,14 @@ async fn beat(weak: Weak<Inner>, session: SessionId, flight: SentHeartbeat) {
     let clock = inner.clock_handle();
     let metrics = inner.metrics.lock().clone();
     let cursor = inner.sealed_cursor();
+    let known = inner.set().map(|known| known.beat).filter(|beat| beat.session == session);
     let mut answered = inner.answered_beats();
     drop(inner);
     let SentHeartbeat { sent, until, beside, .. } = flight;
     let attempt = HeartbeatAttempt { within: until.since(sent), beside };
     let answer = tokio::select! {
         biased;
-        answer = authority.heartbeat(session, &metrics, cursor.as_deref(), attempt) => answer,
+        answer = authority.heartbeat(session, &metrics, cursor.as_deref(), known.as_ref(), attempt) => answer,
         () = clock.wait_until(until) => Err(AuthorityError::Unknown("no answer in time".to_owned())),
         _ = answered.wait_for(|answered| *answered > sent) => return,
     };

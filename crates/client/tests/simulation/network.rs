@@ -206,11 +206,14 @@ impl Network {
 
     fn beat(&self, (epoch, answer): (u64, Reply<Beat>)) -> Reply<Beat> {
         let Claims { sealed_cursor, token, .. } = self.claims();
-        let claimed = |held: &HeldLease| HeldLease { token: token.unwrap_or(held.token), ..held.clone() };
+        let claimed = |leases: Arc<[HeldLease]>| match token {
+            Some(token) => leases.iter().map(|held| HeldLease { token, ..held.clone() }).collect(),
+            None => leases,
+        };
         Ok(answer?.map(|beat| Beat {
             epoch: self.stamped(epoch),
             sealed_cursor,
-            leases: beat.leases.iter().map(claimed).collect(),
+            leases: claimed(beat.leases),
             ..beat
         }))
     }
@@ -232,13 +235,18 @@ impl Authority for Network {
         session: SessionId,
         metrics: &Metrics,
         sealed_cursor: Option<&str>,
+        known: Option<&Beat>,
         attempt: HeartbeatAttempt,
     ) -> Reply<Beat> {
         let metrics = metrics.clone();
         let sealed = sealed_cursor.map(str::to_owned);
         self.shown.lock().expect("unhurt").push(sealed.clone());
-        let beat =
-            async move |to: Arc<Embedded>| to.heartbeat(session, &metrics, sealed.as_deref(), attempt).await;
+        // A store knows its sets by its own epoch, not by the one that is claimed for it here.
+        let epoch = self.claims().epoch.unwrap_or(self.epoch.load(Ordering::Relaxed));
+        let known = known.filter(|known| known.epoch == Some(epoch)).cloned();
+        let beat = async move |to: Arc<Embedded>| {
+            to.heartbeat(session, &metrics, sealed.as_deref(), known.as_ref(), attempt).await
+        };
         self.beat(self.through(Kind::Heartbeat, beat).await?)
     }
     async fn close(&self, session: SessionId) -> Reply<()> {

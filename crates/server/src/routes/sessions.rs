@@ -1,4 +1,5 @@
-//! Sessions: one heartbeat renews everything that is attached to a session, and returns all of it.
+//! Sessions: one heartbeat renews everything that is attached to a session, and returns all of it, unless its holder
+//! names the set that it knows and that is the set still.
 
 use axum::http::StatusCode;
 use solehold_api::{
@@ -8,14 +9,15 @@ use solehold_api::{
     paths,
     problem::{ErrorCode, Problem},
     sessions::{ClosedSession, HeartbeatSession, OpenSession, SessionBody},
+    watch::Cursor,
 };
 use solehold_core::{
     command::{self, Command, Footprint},
     key::{HolderKey, Name, SessionId},
     outcome::{Refusal, SessionView},
-    time::Revision,
+    session::SessionOver,
 };
-use solehold_engine::{LeaseSet, news::SessionNews, store};
+use solehold_engine::{LeaseSet, news::SessionNews};
 
 use crate::{
     context::{about, commands::new_session_id, tenants::Named},
@@ -23,7 +25,7 @@ use crate::{
         ApiError, At, Body, Caller, ChosenSession, Context, Json, Params, Quota, Reply, StatusReply,
         TenantQuery, role,
     },
-    routes::watch::wire_cursor,
+    routes::watch::{store_cursor, wire_cursor},
 };
 
 routes!["sessions": open_session, get_session, close_session, heartbeat_session, session_news];
@@ -42,8 +44,11 @@ fn no_session(id: &str) -> ApiError {
 /// read, the answer says so, rather than giving an empty set.
 pub async fn lease_set(context: &Context, view: &SessionView) -> Result<LeaseSet, ApiError> {
     let set = context.engine().lease_set(view).await?;
-    let over = |why| Problem::from_refusal(&Refusal::NoSession { session: view.session.id, why });
-    Ok(set.map_err(over)?)
+    Ok(set.map_err(|why| over(view, why))?)
+}
+
+fn over(view: &SessionView, why: SessionOver) -> Problem {
+    Problem::from_refusal(&Refusal::NoSession { session: view.session.id, why })
 }
 
 /// A holder shows how far the history had come when it was last answered: a store that is behind that was set back.
@@ -55,18 +60,28 @@ pub async fn witness(context: &Context, sealed_cursor: Option<&str>) -> Result<(
     Ok(context.engine().witness(sealed).await?)
 }
 
-/// A session with everything attached to it.
-async fn shown(context: &Context, view: &SessionView) -> Result<SessionBody, ApiError> {
-    let set = lease_set(context, view).await?;
-    let leases: Vec<_> = set.lasting(view).collect();
-    let slack_ms = context.engine().clock_slack_ms();
-    let cursor = context.engine().cursor();
-    Ok(SessionBody {
-        epoch: Some(cursor.epoch),
-        revision: set.revision.0,
-        sealed_cursor: context.engine().seal(cursor),
-        ..SessionBody::of(&view.session, &leases, set.lasting_pending(view), view.now, slack_ms)
-    })
+/// A session with everything attached to it; without that, if its holder knows it already.
+async fn shown(
+    context: &Context,
+    view: &SessionView,
+    known: Option<Cursor>,
+) -> Result<SessionBody, ApiError> {
+    let engine = context.engine();
+    let set =
+        engine.changed_lease_set(view, known.map(store_cursor)).await?.map_err(|why| over(view, why))?;
+    let cursor = engine.cursor();
+    let body = SessionBody::of(&view.session, view.now, engine.clock_slack_ms());
+    let body = match set {
+        // It is of the epoch that it was named with, whatever has become known meanwhile.
+        None => SessionBody { epoch: known.map(|known| known.epoch), set_cursor: known, ..body },
+        Some(set) => SessionBody {
+            epoch: Some(cursor.epoch),
+            revision: set.revision.0,
+            set_cursor: set.cursor(cursor.epoch).map(wire_cursor),
+            ..body.with_set(set.lasting(view), set.lasting_pending(view), view.now)
+        },
+    };
+    Ok(SessionBody { sealed_cursor: engine.seal(cursor), ..body })
 }
 
 /// Opens a session. The holder's former session is superseded: its leases expire, or are released at once with
@@ -99,11 +114,14 @@ async fn open_session(
         metrics: asked.metrics,
     });
     let view = context.session(command).await?;
-    Ok((StatusCode::CREATED, Json(shown(context, &view).await?)))
+    Ok((StatusCode::CREATED, Json(shown(context, &view, None).await?)))
 }
 
 /// Renews a session and everything attached to it. One thing is not: a lease that was waited for and has
 /// `confirm_within_ms` in the answer must be renewed itself once, or it lapses.
+///
+/// A holder that sends the last `set_cursor` as `known_set` gets no `leases` back while they are the same, which saves
+/// most of the answer of a large session.
 #[utoipa::path(
     put, path = paths::SESSION_HEARTBEAT,
     params(("id" = String, Path, description = "The session"), TenantQuery), request_body = HeartbeatSession,
@@ -124,7 +142,7 @@ async fn heartbeat_session(
     witness(context, body.sealed_cursor.as_deref()).await?;
     let command = Command::Heartbeat { tenant, session: id, holder: None, metrics };
     let view = context.session(command).await?;
-    Ok(Json(shown(context, &view).await?))
+    Ok(Json(shown(context, &view, body.known_set).await?))
 }
 
 /// Waits for news of sessions: a lease was revoked or has expired, a hand-over is asked for, a pending lease has become
@@ -140,7 +158,7 @@ async fn heartbeat_session(
 async fn session_news(caller: Caller<role::Runner>, Body(body): Body<AskNews>) -> Reply<News> {
     let context = caller.context();
     let NewsTerms { sessions, wait } = body.terms()?;
-    let from = body.from.map(|c| store::Cursor { epoch: c.epoch, revision: Revision(c.revision) });
+    let from = body.from.map(store_cursor);
     let mut stopping = context.stopping();
     let waiting = async {
         tokio::select! {
@@ -167,7 +185,7 @@ async fn get_session(caller: Caller<role::Reader>, at: At<String>) -> Reply<Sess
     let session = session_id(&at.path)?;
     let tenant = context.tenant_of(at.tenant.as_deref(), Named::Session(session)).await?;
     let view = find(context, &tenant, session).await?.ok_or_else(|| no_session(&at.path))?;
-    Ok(Json(shown(context, &view).await?))
+    Ok(Json(shown(context, &view, None).await?))
 }
 
 async fn find(context: &Context, tenant: &Name, id: SessionId) -> Result<Option<SessionView>, ApiError> {

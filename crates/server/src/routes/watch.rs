@@ -96,7 +96,7 @@ fn last_event_id(headers: &HeaderMap) -> Result<Option<Cursor>, ApiError> {
 
 /// A cursor that the watch can resume from.
 async fn check(context: &Context, given: Cursor) -> Result<store::Cursor, ApiError> {
-    let from = store::Cursor { epoch: given.epoch, revision: Revision(given.revision) };
+    let from = store_cursor(given);
     let query = EventQuery { after: from.revision, limit: 1, ..Default::default() };
     let page = context.engine().events(&query).await?;
     if from > page.head {
@@ -133,6 +133,10 @@ fn failed(error: WatchError) -> ApiError {
 
 pub fn wire_cursor(cursor: store::Cursor) -> Cursor {
     Cursor { epoch: cursor.epoch, revision: cursor.revision.0 }
+}
+
+pub fn store_cursor(cursor: Cursor) -> store::Cursor {
+    store::Cursor { epoch: cursor.epoch, revision: Revision(cursor.revision) }
 }
 
 struct WatchStream {

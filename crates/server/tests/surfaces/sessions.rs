@@ -1,6 +1,9 @@
 //! Sessions, and the nodes that have one.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
+use solehold_testkit::wait_for;
 use uuid::Uuid;
 
 use crate::common::Api;
@@ -42,6 +45,125 @@ async fn a_session_keeps_its_leases_alive() {
         api.send(method, &format!("/sessions/{id}{path}"), "").await.problem(404, "no_session");
     }
     assert_eq!(api.get("/nodes").await.is(200)["nodes"], json!([]));
+}
+
+/// A heartbeat of a holder that knows this set.
+async fn beat(api: &Api, id: &str, known: &Value) -> Value {
+    let body = if known.is_null() { json!({}) } else { json!({"known_set": known}) };
+    api.put(&format!("/sessions/{id}/heartbeat"), body).await.is(200)
+}
+
+/// The keys of a set that was sent, sorted; none if the answer has no set.
+fn keys(answer: &Value) -> Option<Vec<&str>> {
+    let leases = answer.get("leases")?.as_array().expect("a list");
+    let mut keys: Vec<_> = leases.iter().map(|lease| lease["key"].as_str().expect("a key")).collect();
+    keys.sort_unstable();
+    Some(keys)
+}
+
+#[tokio::test]
+async fn a_set_that_its_holder_knows_is_sent_again_only_when_it_has_changed() {
+    let api = Api::start().await;
+    let id = open(&api, "node-1").await;
+    let first = hold(&api, "c1", "node-1", &id).await;
+    let second = hold(&api, "c2", "node-1", &id).await;
+    let told = beat(&api, &id, &Value::Null).await;
+    let known = told["set_cursor"].clone();
+    assert_eq!(known, json!(format!("{}.{}", told["epoch"], second["token"])));
+    assert_eq!(beat(&api, &id, &Value::Null).await, told, "without the field it is as it was");
+    for _ in 0..3 {
+        api.pass_seconds(8);
+        let same = beat(&api, &id, &known).await;
+        assert_eq!((same.get("leases"), same.get("pending")), (None, None), "absent, and not empty");
+        for field in ["session_id", "holder", "standing", "slack_ms", "epoch", "revision", "set_cursor"] {
+            assert_eq!(same[field], told[field], "{field}");
+        }
+        assert_eq!((&same["ttl_ms"], &same["full_ttl_ms"]), (&json!(10_000), &json!(10_000)), "renewed");
+        assert_ne!(same["renewed_at"], told["renewed_at"]);
+        let lease = api.get("/resources/chat/c1").await.is(200)["lease"].clone();
+        assert_eq!(lease["expires_at"], same["expires_at"], "and so is everything that is attached to it");
+    }
+    // Another set, another history, or nothing that is one.
+    let revision = told["revision"].as_u64().expect("a number");
+    for other in [format!("1.{}", revision - 1), format!("1.{}", revision + 1), format!("2.{revision}")] {
+        assert_eq!(keys(&beat(&api, &id, &json!(other)).await), Some(vec!["c1", "c2"]), "{other}");
+    }
+    for odd in [json!(revision), json!("1"), json!("-1.2"), json!({})] {
+        let path = format!("/sessions/{id}/heartbeat");
+        let problem = api.put(&path, json!({"known_set": odd})).await.problem(400, "invalid_field");
+        assert_eq!(problem["errors"][0]["field"], "known_set");
+    }
+
+    hold(&api, "c3", "node-1", &id).await;
+    let more = beat(&api, &id, &known).await;
+    assert_eq!(keys(&more), Some(vec!["c1", "c2", "c3"]), "granted");
+    assert_eq!(keys(&beat(&api, &id, &known).await).map(|keys| keys.len()), Some(3), "it knows the old one");
+    let lease = json!({"token": first["token"]});
+    api.call("DELETE", "/resources/chat/c1/lease", lease).await.is(204);
+    let fewer = beat(&api, &id, &more["set_cursor"]).await;
+    assert_eq!(keys(&fewer), Some(vec!["c2", "c3"]), "released");
+    api.post("/resources/chat/c2/lease/revoke", json!({})).await.is(200);
+    let revoked = beat(&api, &id, &fewer["set_cursor"]).await;
+    assert_eq!(keys(&revoked), Some(vec!["c3"]), "revoked");
+    assert_eq!(keys(&beat(&api, &id, &revoked["set_cursor"]).await), None);
+    // A session without leases has a set as well, and its end is told to whoever knows it.
+    api.delete(&format!("/sessions/{id}")).await.is(200);
+    let path = format!("/sessions/{id}/heartbeat");
+    api.put(&path, json!({"known_set": revoked["set_cursor"]})).await.problem(404, "no_session");
+    let empty = open(&api, "node-1").await;
+    let told = beat(&api, &empty, &Value::Null).await;
+    assert_eq!(keys(&told), Some(vec![]));
+    assert_eq!(keys(&beat(&api, &empty, &told["set_cursor"]).await), None);
+}
+
+/// A drain is an answer to a heartbeat that knows its set: it changes the session, and no lease.
+#[tokio::test]
+async fn a_holder_that_knows_its_set_is_told_that_it_drains() {
+    let api = Api::start().await;
+    let registered = api.post("/runners/register", json!({"runner_id": "r1"})).await.is(200);
+    let id = registered["session_id"].as_str().expect("an id");
+    let known = beat(&api, id, &Value::Null).await["set_cursor"].clone();
+    assert_eq!(beat(&api, id, &known).await["standing"], "current");
+    api.put("/runners/r1/status", json!({"status": "draining"})).await.is(200);
+    let told = beat(&api, id, &known).await;
+    assert_eq!((&told["standing"], told.get("leases")), (&json!("draining"), None));
+}
+
+/// An offer lapses as time passes, before any event says so: whoever knew it is told.
+#[tokio::test]
+async fn a_set_with_a_hand_over_is_always_sent() {
+    let api = Api::start().await;
+    let long = async |holder: &str| {
+        let opened = api.post("/sessions", json!({"holder": holder, "ttl_seconds": 300})).await.is(201);
+        opened["session_id"].as_str().expect("an id").to_owned()
+    };
+    let one = long("node-1").await;
+    let two = long("node-2").await;
+    hold(&api, "c1", "node-1", &one).await;
+    let known_by_one = beat(&api, &one, &Value::Null).await["set_cursor"].clone();
+    let known_by_two = beat(&api, &two, &Value::Null).await["set_cursor"].clone();
+    assert!(known_by_one.is_string() && known_by_two.is_string());
+    api.post("/resources/chat/c1/handover", json!({"to": "node-2", "ttl_seconds": 20})).await.is(201);
+    for _ in 0..2 {
+        let asked = beat(&api, &one, &known_by_one).await;
+        assert_eq!(asked["leases"][0]["hand_over"]["to"], "node-2");
+        assert_eq!(asked.get("set_cursor"), None, "there is nothing to be named");
+        let waits = beat(&api, &two, &known_by_two).await;
+        assert_eq!((&waits["leases"], &waits["pending"][0]["key"]), (&json!([]), &json!("c1")));
+        assert_eq!(waits.get("set_cursor"), None);
+        api.pass_seconds(1);
+    }
+    api.pass_seconds(20);
+    let kept = beat(&api, &one, &known_by_one).await;
+    assert_eq!((keys(&kept), kept["leases"][0].get("hand_over")), (Some(vec!["c1"]), None));
+    let gone = beat(&api, &two, &known_by_two).await;
+    assert_eq!((keys(&gone), gone.get("pending")), (Some(vec![]), None));
+    for (id, holds) in [(&one, vec!["c1"]), (&two, vec![])] {
+        let is_named = async || beat(&api, id, &Value::Null).await["set_cursor"].is_string();
+        wait_for("the end of the offer", Duration::from_secs(30), is_named).await.expect("swept");
+        let told = beat(&api, id, &Value::Null).await;
+        assert_eq!((keys(&told), keys(&beat(&api, id, &told["set_cursor"]).await)), (Some(holds), None));
+    }
 }
 
 #[tokio::test]

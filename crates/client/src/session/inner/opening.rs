@@ -66,8 +66,8 @@ impl Inner {
         let Some(cursor) = self.sealed_cursor() else { return Ok(Ok((sent, opened))) };
         let sent = self.clock().now();
         let attempt = HeartbeatAttempt::within(self.timing().patience());
-        let shown =
-            self.authority.heartbeat(opened.session, &opening.metrics, Some(&cursor), attempt).await?;
+        let metrics = &opening.metrics;
+        let shown = self.authority.heartbeat(opened.session, metrics, Some(&cursor), None, attempt).await?;
         Ok(shown.map(|beat| (sent, beat)))
     }
 

@@ -148,7 +148,7 @@ fn text(owner: &str, field: &str) -> Value {
         (_, "rtsp_url") => json!({"maxLength": URL_BYTES_MAX}),
         (_, "sealed_cursor") => json!({"maxLength": SEALED_CURSOR_BYTES_MAX}),
         (_, "cursor") => json!({"minLength": 1, "maxLength": PAGE_CURSOR_BYTES_MAX, "pattern": "^[!-~]+$"}),
-        (_, "from") => json!({"pattern": r"^[0-9]{1,19}\.[0-9]{1,19}$"}),
+        (_, "from" | "known_set") => json!({"pattern": r"^[0-9]{1,19}\.[0-9]{1,19}$"}),
         (_, "label") => {
             let pair = r"[^\u0000-\u001F\u007F-\u009F,=]{1,255}=[^\u0000-\u001F\u007F-\u009F,]{0,255}";
             json!({"maxLength": LABEL_QUERY_BYTES_MAX, "pattern": format!("^({pair}(,{pair})*)?$")})
