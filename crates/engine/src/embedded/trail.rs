@@ -2,7 +2,8 @@
 //!
 //! An index by lease and by resource costs more than all the rest of an append, since its entries lie anywhere in the
 //! file. So an append writes the events alone; maintenance enters them in `event_index`, in bulk: which leases and
-//! resources the events of a row are of, each once. What is not entered yet is found by looking through the newest rows.
+//! resources the events of a row are of, each once. What is not entered yet is found by looking through the newest
+//! rows.
 //!
 //! A row is dropped when all of its events are at or below the floor. Readers leave out events of the oldest row that
 //! are.
