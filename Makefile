@@ -11,7 +11,7 @@ SUITE := build tests doctests python surface
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help check test test-nisshi deps verify suite $(VERIFY) $(SUITE) quick fix e2e storm fuzz mutants
-.PHONY: bench bench-claims bench-partitions bench-tables
+.PHONY: bench bench-peers bench-claims bench-partitions bench-tables
 
 help: ## this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -116,6 +116,12 @@ test-nisshi: ## the same tests against nisshi, a broker of today's protocol; bui
 
 bench: ## cycles per second of the embedded engine (solehold-bench --engine URL compares PostgreSQL with hand-written SQL)
 	cargo run --release -p solehold-bench -- --embedded
+
+# The servers are processes of their own, on the disk of TMPDIR. A peer that is not installed is left out and named;
+# `WITH_PEERS=1 make deps` installs them.
+bench-peers: ## ours beside Redis, etcd and hand-written SQL, all durable, in turn; ARGS="--rounds 5 --only embedded,redis"
+	cargo build --release --workspace --bin solehold --bin solehold-bench
+	folder="$${CARGO_TARGET_DIR:-target}/release" && "$$folder/solehold-bench" peers --plot "$$folder/peers.svg" $(ARGS)
 
 bench-claims: ## row claims beside hand-written SQL, graphile-worker and pg-boss (npm), on one private PostgreSQL
 	cargo run --release -p solehold-bench-claims -- compare --peers

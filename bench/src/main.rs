@@ -9,6 +9,7 @@
 //!   solehold-bench batches URL               batches per second of the PostgreSQL store
 //!   solehold-bench pinned URL                batches and renewals under a long snapshot
 //!   solehold-bench judgements                judgements per second of a gate
+//!   solehold-bench peers                     beside Redis, etcd and hand-written SQL, each a process of its own
 //!   solehold-bench survivors                 processes left at the deadline of a worker's lease
 //! ```
 
@@ -16,6 +17,7 @@ mod cycles;
 mod engine;
 mod judgements;
 mod memory;
+mod peers;
 mod placement;
 mod postgres;
 mod survivors;
@@ -52,6 +54,11 @@ enum Benchmark {
     Pinned(postgres::pinned::Options),
     /// Measure judgements per second of a gate on one core
     Judgements(judgements::Options),
+    /// Measure Solehold beside Redis, etcd and hand-written SQL, all of them started privately
+    Peers(peers::Options),
+    /// The hand-written SQL of `peers` behind HTTP
+    #[command(hide = true)]
+    PeersHandWritten(peers::HandWrittenOptions),
     /// Count the processes of workers that are left at the deadline of their lease
     Survivors(survivors::Options),
     /// One agent of `survivors`
@@ -74,6 +81,8 @@ fn main() -> Result<()> {
                 Some(Benchmark::Memory(options)) => memory::run(options).await,
                 Some(Benchmark::Batches(options)) => postgres::batches::run(options).await,
                 Some(Benchmark::Pinned(options)) => postgres::pinned::run(options).await,
+                Some(Benchmark::Peers(options)) => peers::run(options).await,
+                Some(Benchmark::PeersHandWritten(options)) => peers::serve_hand_written(options).await,
                 _ => cycles::run(cycles).await,
             }
         })?,

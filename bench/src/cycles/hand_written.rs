@@ -31,13 +31,14 @@ CREATE TABLE solehold_bench_hand_written.scene_leases (
     expires_at TIMESTAMP,
     version BIGINT DEFAULT 0
 );";
-const LOCK: &str = "SELECT * FROM solehold_bench_hand_written.scene_leases WHERE scene_id = $1 FOR UPDATE";
-const ACQUIRE: &str = "UPDATE solehold_bench_hand_written.scene_leases
+pub const LOCK: &str =
+    "SELECT * FROM solehold_bench_hand_written.scene_leases WHERE scene_id = $1 FOR UPDATE";
+pub const ACQUIRE: &str = "UPDATE solehold_bench_hand_written.scene_leases
     SET holder_id = $2, expires_at = NOW() + INTERVAL '30 seconds', version = version + 1
     WHERE scene_id = $1 AND (holder_id IS NULL OR expires_at < NOW())";
-const READ: &str =
+pub const READ: &str =
     "SELECT version, expires_at::text FROM solehold_bench_hand_written.scene_leases WHERE scene_id = $1";
-const RELEASE: &str = "UPDATE solehold_bench_hand_written.scene_leases
+pub const RELEASE: &str = "UPDATE solehold_bench_hand_written.scene_leases
     SET holder_id = NULL, expires_at = NULL WHERE scene_id = $1 AND holder_id = $2";
 
 #[derive(serde::Deserialize)]
@@ -61,9 +62,7 @@ impl HandWritten {
         );
         let pool = Pool::builder(manager).max_size(POOL_SIZE).build()?;
         let client = pool.get().await.context("connecting to PostgreSQL")?;
-        client.batch_execute(SCHEMA).await.context("creating the table of the hand-written SQL")?;
-        let sql = "INSERT INTO solehold_bench_hand_written.scene_leases (scene_id) SELECT unnest($1::text[])";
-        client.execute(sql, &[&scenes]).await?;
+        create_table(&client, scenes).await?;
         drop(client);
         let path = format!("{}/{{id}}/lease", load::HAND_WRITTEN_SCENES);
         let routes = Router::new().route(&path, post(acquire).delete(release)).with_state(pool.clone());
@@ -82,6 +81,14 @@ impl HandWritten {
         self.pool.get().await?.batch_execute("DROP SCHEMA solehold_bench_hand_written CASCADE").await?;
         Ok(())
     }
+}
+
+/// Creates the table, with a row for each scene.
+pub async fn create_table(client: &tokio_postgres::Client, scenes: &[String]) -> Result<()> {
+    client.batch_execute(SCHEMA).await.context("creating the table of the hand-written SQL")?;
+    let sql = "INSERT INTO solehold_bench_hand_written.scene_leases (scene_id) SELECT unnest($1::text[])";
+    client.execute(sql, &[&scenes]).await?;
+    Ok(())
 }
 
 async fn acquire(State(pool): State<Pool>, Path(scene): Path<String>, body: Bytes) -> Response {

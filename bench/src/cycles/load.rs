@@ -47,12 +47,12 @@ impl Measurement {
 }
 
 /// Up to a minute, in microseconds.
-fn latencies() -> Result<Histogram<u64>> {
+pub fn latencies() -> Result<Histogram<u64>> {
     Histogram::new_with_max(60_000_000, 3).context("a histogram")
 }
 
 /// What this process has spent so far.
-fn cpu() -> Result<Duration> {
+pub fn cpu() -> Result<Duration> {
     let spent = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     spent.try_into().context("the time that this process has spent")
 }
@@ -121,7 +121,8 @@ async fn client(
     Ok((cycles, latency))
 }
 
-fn request(method: &str, path: &str, body: &str) -> Vec<u8> {
+/// A request with its head and body.
+pub fn request(method: &str, path: &str, body: &str) -> Vec<u8> {
     let length = body.len();
     format!("{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {length}\r\n\r\n{body}")
         .into_bytes()
@@ -162,15 +163,25 @@ impl Wire {
         }
     }
 
+    /// The body of the last answer.
+    pub fn body(&self) -> &[u8] {
+        let answer = &self.buffer[..self.filled];
+        end_of_head(answer).map_or(&[], |end| &answer[end + 4..])
+    }
+
     /// The last answer as text.
     pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.buffer[..self.filled]).into_owned()
     }
 }
 
+fn end_of_head(answer: &[u8]) -> Option<usize> {
+    answer.windows(4).position(|w| w == b"\r\n\r\n")
+}
+
 /// The status of an answer, if all of it is there.
 fn whole(answer: &[u8]) -> Result<Option<u16>> {
-    let Some(end) = answer.windows(4).position(|w| w == b"\r\n\r\n") else { return Ok(None) };
+    let Some(end) = end_of_head(answer) else { return Ok(None) };
     let head = std::str::from_utf8(&answer[..end]).context("the head of an answer")?;
     let status = head.split(' ').nth(1).and_then(|s| s.parse().ok()).context("a status line")?;
     let length = head.lines().find_map(|line| {

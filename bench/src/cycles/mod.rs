@@ -3,9 +3,9 @@
 //! Rounds of the two alternate, and the ratio is that of the medians, since such machines are shared and noisy.
 
 mod bare;
-mod hand_written;
+pub mod hand_written;
 mod heartbeat;
-mod load;
+pub mod load;
 
 use std::{
     fs::Permissions,

@@ -23,7 +23,7 @@ const ROW_EVENTS_MAX: u64 = 256;
 /// A row gets no more events once it has this many bytes.
 const ROW_BYTES_MAX: usize = 512 * 1024;
 
-/// The columns that [`Batch::of`] reads.
+/// The columns that [`EventBatch::of`] reads.
 pub(super) const BATCH_COLUMNS: &str = "last, first, count, events";
 
 /// JSON as it was written, to be stored as text without copying it.
@@ -98,14 +98,14 @@ impl<'a> BatchWriter<'a> {
 }
 
 /// A row of events that is being read.
-pub(super) struct Batch<'a> {
+pub(super) struct EventBatch<'a> {
     pub(super) last: i64,
     first: i64,
     count: i64,
     json: &'a str,
 }
 
-impl<'a> Batch<'a> {
+impl<'a> EventBatch<'a> {
     /// A row of [`BATCH_COLUMNS`].
     pub(super) fn of(row: &'a SqlRow<'_>) -> Result<Self, StoreError> {
         let last = row.get(0)?;

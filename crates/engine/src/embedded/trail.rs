@@ -18,7 +18,7 @@ use solehold_core::{
 };
 
 use super::{
-    batches::{BATCH_COLUMNS, Batch, Span},
+    batches::{BATCH_COLUMNS, EventBatch, Span},
     unreadable,
 };
 use crate::{
@@ -68,7 +68,7 @@ fn entries(db: &Connection, from: i64, to: i64, most: u64) -> Result<Vec<(i64, i
     let mut entries = Vec::new();
     let mut seen = 0;
     while let Some(row) = rows.next()? {
-        let batch = Batch::of(row)?;
+        let batch = EventBatch::of(row)?;
         for event in batch.split()? {
             let event = batch.decode(event)?;
             entries.push((hash_of_resource(&event.key), batch.last));
@@ -106,7 +106,7 @@ pub(super) fn enter(db: &Connection, most: u64) -> Result<(), StoreError> {
 ///
 /// What is not entered in the index yet comes after everything that is, so it is read first or last.
 pub(super) fn read(db: &Connection, query: &EventQuery, floor: Revision) -> Result<Vec<Event>, StoreError> {
-    let mut page = Page::of(db, query, floor)?;
+    let mut page = FoundEvents::of(db, query, floor)?;
     let Some(hash) = page.hash else {
         page.fill(db, None, (0, i64::MAX))?;
         return Ok(page.events);
@@ -129,7 +129,7 @@ pub(super) fn newest(db: &Connection) -> Result<VecDeque<Event>, StoreError> {
 }
 
 /// The events that a query has found so far.
-struct Page<'a> {
+struct FoundEvents<'a> {
     query: &'a EventQuery,
     /// The number under which they are entered; none for all events.
     hash: Option<i64>,
@@ -142,7 +142,7 @@ struct Page<'a> {
     events: Vec<Event>,
 }
 
-impl<'a> Page<'a> {
+impl<'a> FoundEvents<'a> {
     fn of(db: &Connection, query: &'a EventQuery, floor: Revision) -> Result<Self, StoreError> {
         let (hash, contained) = match (&query.lease, &query.resource) {
             (Some(lease), _) => (Some(hash_of_lease(*lease)), Some(lease.to_string())),
@@ -195,7 +195,7 @@ impl<'a> Page<'a> {
         while !self.is_full()
             && let Some(row) = found.next()?
         {
-            let batch = Batch::of(row)?;
+            let batch = EventBatch::of(row)?;
             if self.contained.as_ref().is_some_and(|text| !batch.may_contain(text)) {
                 continue;
             }
@@ -293,7 +293,8 @@ impl Oldest {
             && let Some(row) = found.next()?
         {
             let number = |n: usize| row.get::<_, i64>(n).map(|number| number as u64);
-            let (first, last) = (Revision(number(0)?), Revision(number(1)?));
+            let first = Revision(number(0)?);
+            let last = Revision(number(1)?);
             let span = Span { first, last, at: StoreTime(number(2)?), count: number(3)? };
             left = left.saturating_sub(span.count);
             if oldest.rows.is_empty() {
@@ -356,7 +357,7 @@ fn revisions(db: &Connection, row: &Span) -> Result<Vec<Revision>, StoreError> {
     let mut select = db.prepare_cached(&sql)?;
     let mut found = select.query([row.last.0 as i64])?;
     let Some(found) = found.next()? else { return Ok(Vec::new()) };
-    let batch = Batch::of(found)?;
+    let batch = EventBatch::of(found)?;
     batch.split()?.into_iter().map(|event| Ok(batch.decode(event)?.revision)).collect()
 }
 
