@@ -9,7 +9,7 @@ use std::{
 use anyhow::{Context, Result, ensure};
 use solehold_client::{
     Http, LOCK_KIND, Metrics, ResourceName, SessionId,
-    authority::{Authority as _, HeartbeatAttempt},
+    authority::{Authority as _, Beat, HeartbeatAttempt},
 };
 use tokio::task::JoinSet;
 
@@ -42,7 +42,7 @@ pub async fn round(servers: &Servers, system: System, duration: Duration) -> Res
         let task = |session: &SessionId| Heartbeats {
             authority: server.authority.clone(),
             session: *session,
-            sealed_cursor: None,
+            last: None,
         };
         return measure(&meter, sessions.iter().map(task).collect(), duration).await;
     }
@@ -73,20 +73,21 @@ async fn open(server: &Ours) -> Result<Vec<SessionId>> {
 struct Heartbeats {
     authority: Arc<Http>,
     session: SessionId,
-    /// The last one that the server has sealed, which each heartbeat shows.
-    sealed_cursor: Option<String>,
+    /// The last answer: each heartbeat names the set in it, and shows its sealed cursor, as our own sessions do.
+    last: Option<Beat>,
 }
 
 impl Turn for Heartbeats {
     async fn turn(&mut self) -> Result<Turned> {
         let metrics = Metrics::new();
-        let cursor = self.sealed_cursor.as_deref();
+        let last = self.last.as_ref();
+        let cursor = last.and_then(|beat| beat.sealed_cursor.as_deref());
         let began = Instant::now();
         let attempt = HeartbeatAttempt::within(PATIENCE);
-        let beat = ours::done(self.authority.heartbeat(self.session, &metrics, cursor, attempt).await)?;
+        let beat = ours::done(self.authority.heartbeat(self.session, &metrics, cursor, last, attempt).await)?;
         let latency = began.elapsed();
         ensure!(beat.leases.len() == LEASES, "a session has {} of {LEASES} leases", beat.leases.len());
-        self.sealed_cursor = beat.sealed_cursor;
+        self.last = Some(beat);
         Ok(Turned::whole(LEASES as u64, latency))
     }
 }
