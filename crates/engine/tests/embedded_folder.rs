@@ -30,7 +30,7 @@ use solehold_engine::{
     clock::{BootClock, ManualClock, wall_ms},
     embedded::{Folder, FolderLimits},
     observe::Lane,
-    resident::{Entry, Image, Journal, JournaledEvents, Mark, ResidentStore},
+    resident::{Entry, Fold, Image, Journal, JournaledEvents, Mark, ResidentStore, Unfolded},
     store::{EventQuery, Retention, Store, StoreError},
 };
 use solehold_testkit::{TempDir, wait_for};
@@ -299,7 +299,7 @@ impl Journal for Flaky {
         }
         if fault == 0 { Ok(()) } else { Err(StoreError::Unknown("the disk failed".to_owned())) }
     }
-    fn unfolded(&mut self) -> Option<&Dirty> {
+    fn unfolded(&mut self) -> Option<&Unfolded> {
         self.folder.unfolded()
     }
     fn fold(&mut self, state: &Ledger, more: Dirty, mark: Mark) -> Result<(), StoreError> {
@@ -307,11 +307,11 @@ impl Journal for Flaky {
     }
     async fn tidy(
         &mut self,
-        entry: Option<Entry>,
+        folded: Option<Fold>,
         mark: Mark,
         keep: &Retention,
     ) -> Result<Option<Revision>, StoreError> {
-        self.folder.tidy(entry, mark, keep).await
+        self.folder.tidy(folded, mark, keep).await
     }
     fn set_floor(&mut self, floor: Revision) -> Result<(), StoreError> {
         self.folder.set_floor(floor)

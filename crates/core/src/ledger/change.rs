@@ -74,9 +74,10 @@ impl Ledger {
 
     /// All spent requests of one holder for one resource.
     pub fn load_requests(&mut self, requester: Requester, spent: SpentRequests) {
-        match spent.is_empty() {
-            false => self.requests.insert_mut(Arc::new(requester), spent),
-            true => drop(self.requests.remove_mut(&requester)),
+        if spent.is_empty() {
+            self.requests.remove_mut(&requester);
+        } else {
+            self.requests.insert_mut(Arc::new(requester), spent);
         }
     }
 

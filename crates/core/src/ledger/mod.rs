@@ -1,8 +1,8 @@
 //! The rows that decisions read and change.
 //!
-//! A [`Ledger`] may be all there is (the simulator, a test), only the part that a batch touches, locked and loaded by an
-//! engine, or a layer over all there is, which has nothing but what a batch has changed. It remembers which rows have
-//! changed, so that an engine writes those and no others.
+//! A [`Ledger`] may be all there is (the simulator, a test), only the part that a batch touches, locked and loaded by
+//! an engine, or a layer over all there is, which has nothing but what a batch has changed. It remembers which rows
+//! have changed, so that an engine writes those and no others.
 
 mod change;
 mod dirty;

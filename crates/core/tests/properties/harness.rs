@@ -67,8 +67,8 @@ impl Harness {
         self.decide_together(&commands)
     }
 
-    /// Decides a batch as engines do, on what its footprints name and in a layer over the whole state; both must come to
-    /// the same as on the whole state.
+    /// Decides a batch as engines do, on what its footprints name and in a layer over the whole state; both must come
+    /// to the same as on the whole state.
     fn decide_together(&mut self, commands: &[Command]) -> Vec<Decision> {
         let mut footprint = Footprint::default();
         commands.iter().for_each(|command| command.footprint(&mut footprint));
