@@ -1,4 +1,5 @@
-//! The audit trail of the embedded store: rows of many events, read, dropped and migrated event by event.
+//! The audit trail of the embedded store: rows of many events, read, dropped and migrated event by event. And what else
+//! is migrated.
 #![allow(clippy::unwrap_used, reason = "a test that panics says where")]
 
 use std::path::Path;
@@ -7,13 +8,15 @@ use rusqlite::{Connection, params, types::Value};
 use solehold_conformance::kit::*;
 use solehold_core::{
     event::{Ended, Event, What},
-    key::{LeaseId, SessionId},
+    key::{LeaseId, RequestKey, SessionId},
     lease::{Declaration, Lease, Pending, Resource, StateDocument, Tenure},
+    ledger::Dirty,
+    request::SpentRequest,
     time::*,
 };
 use solehold_engine::{
     embedded::{Folder, FolderLimits},
-    resident::{Entry, Journal, Mark},
+    resident::{Entry, Journal, Mark, RowId},
     store::{Cursor, EventQuery, Retention, Row, StoreError},
 };
 use solehold_testkit::TempDir;
@@ -271,6 +274,63 @@ async fn a_folder_of_an_earlier_version_keeps_its_events() {
         let mut journal = Folder::open(folder.path()).unwrap();
         assert_eq!(Vec::from(journal.load().unwrap().events), all, "and again");
     }
+}
+
+/// Spent requests stood one in a row; now those of one holder for one resource stand together.
+#[tokio::test]
+async fn a_folder_of_an_earlier_version_keeps_its_spent_requests() {
+    let folder = TempDir::new().unwrap();
+    let db = database(folder.path());
+    db.execute_batch(include_str!("common/folder_1.sql")).unwrap();
+    db.pragma_update(None, "user_version", 1).unwrap();
+    let mut all = Vec::new();
+    for (n, (holder, request)) in
+        [("ann", "later"), ("ann", "r \"1\""), ("b\\ob", "r1"), ("ann", "ünseen"), ("ann", "also later")]
+            .into_iter()
+            .enumerate()
+    {
+        let request =
+            RequestKey { resource: key("a/ü \"x\""), holder: name(holder), request: name(request) };
+        let until = StoreTime([9_000, 2_000, 3_000, 2_500, 9_000][n]);
+        let by = (n == 1).then(|| name("key"));
+        all.push((request, SpentRequest { until, by, cancelled: n == 3 }));
+    }
+    for (request, spent) in &all {
+        let resource = &request.resource;
+        let id = (&resource.tenant, &resource.kind, &resource.key, &request.holder, &request.request);
+        let row = Row::Request { request: request.clone(), spent: spent.clone() };
+        let sql = "INSERT INTO rows (tab, id, row) VALUES ('request', ?1, ?2)";
+        let texts = [serde_json::to_string(&id).unwrap(), serde_json::to_string(&row).unwrap()];
+        db.execute(sql, texts).unwrap();
+    }
+    drop(db);
+
+    let mut journal = Folder::open(folder.path()).unwrap();
+    all.sort_by(|(a, spent), (b, other)| {
+        (&a.resource, &a.holder, spent.until, &a.request).cmp(&(
+            &b.resource,
+            &b.holder,
+            other.until,
+            &b.request,
+        ))
+    });
+    let kept = |journal: &mut Folder| {
+        let state = journal.load().unwrap().state;
+        state.requests().map(|(request, spent)| (request, spent.clone())).collect::<Vec<_>>()
+    };
+    assert_eq!(kept(&mut journal), all);
+    assert_eq!(number(folder.path(), "SELECT count(*) FROM rows"), 2);
+    assert_eq!(number(folder.path(), "SELECT count(*) FROM requests WHERE until_ms = 9000"), 2);
+    // One is forgotten, and one holder has none any more.
+    let gone = [0, 4].map(|n: usize| all.remove(n - n / 4).0);
+    let gone: Vec<_> = gone.into_iter().map(RowId::Request).collect();
+    let cursor = Cursor { epoch: 1, revision: Revision(0) };
+    let entry = Entry { mark: mark(6_000), cursor, rows: Vec::new(), gone, events: Vec::new() };
+    journal.append(entry).await.unwrap();
+    let state = journal.load().unwrap().state;
+    journal.fold(&state, Dirty::default(), mark(6_000)).unwrap();
+    assert_eq!(number(folder.path(), "SELECT count(*) FROM rows"), 1);
+    assert_eq!(kept(&mut journal), all);
 }
 
 /// An event that cannot be read stops the migration, and the folder stays as it was.
