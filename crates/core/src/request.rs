@@ -1,5 +1,7 @@
 //! Spent request ids: they are granted nothing more (rule 7).
 
+use std::collections::BTreeSet;
+
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -45,28 +47,56 @@ impl Requester {
 /// are few, since their number is bounded, so they are looked through rather than indexed.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "Vec<(Name, SpentRequest)>", into = "Vec<(Name, SpentRequest)>")]
-pub struct SpentRequests(Vec<(Name, SpentRequest)>);
+pub struct SpentRequests(Vec<Remembered>);
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Remembered {
+    /// Of the name: two that differ here need not be compared.
+    hash: u64,
+    request: Name,
+    spent: SpentRequest,
+}
+
+impl Remembered {
+    fn new(request: Name, spent: SpentRequest) -> Self {
+        Self { hash: hash(&request), request, spent }
+    }
+
+    fn place(&self) -> (StoreTime, &Name) {
+        (self.spent.until, &self.request)
+    }
+}
+
+fn hash(request: &Name) -> u64 {
+    xxhash_rust::xxh3::xxh3_64(request.as_str().as_bytes())
+}
 
 impl From<Vec<(Name, SpentRequest)>> for SpentRequests {
-    fn from(mut requests: Vec<(Name, SpentRequest)>) -> Self {
-        requests.sort_by(|(a, spent), (b, other)| (spent.until, a).cmp(&(other.until, b)));
-        Self(requests)
+    fn from(requests: Vec<(Name, SpentRequest)>) -> Self {
+        let mut all: Vec<_> =
+            requests.into_iter().map(|(name, spent)| Remembered::new(name, spent)).collect();
+        all.sort_by(|a, b| a.place().cmp(&b.place()));
+        Self(all)
     }
 }
 
 impl From<SpentRequests> for Vec<(Name, SpentRequest)> {
     fn from(requests: SpentRequests) -> Self {
-        requests.0
+        requests.0.into_iter().map(|of| (of.request, of.spent)).collect()
     }
 }
 
 impl SpentRequests {
     pub fn get(&self, request: &Name) -> Option<&SpentRequest> {
-        self.iter().find(|(name, _)| *name == request).map(|(_, spent)| spent)
+        self.index_of(request, hash(request)).map(|index| &self.0[index].spent)
+    }
+
+    fn index_of(&self, request: &Name, hash: u64) -> Option<usize> {
+        self.0.iter().position(|of| of.hash == hash && of.request == *request)
     }
 
     pub fn iter(&self) -> impl Iterator<Item = (&Name, &SpentRequest)> {
-        self.0.iter().map(|(name, spent)| (name, spent))
+        self.0.iter().map(|of| (&of.request, &of.spent))
     }
 
     pub fn is_empty(&self) -> bool {
@@ -75,30 +105,33 @@ impl SpentRequests {
 
     /// Until when the first of them is remembered.
     pub fn first_until(&self) -> Option<StoreTime> {
-        self.0.first().map(|(_, spent)| spent.until)
+        self.0.first().map(|of| of.spent.until)
     }
 
     pub(crate) fn put(&mut self, request: Name, spent: SpentRequest) {
-        self.remove(&request);
-        let place = self.0.partition_point(|(name, of)| (of.until, name) < (spent.until, &request));
-        self.0.insert(place, (request, spent));
+        let new = Remembered::new(request, spent);
+        if let Some(index) = self.index_of(&new.request, new.hash) {
+            self.0.remove(index);
+        }
+        let index = self.0.partition_point(|of| of.place() < new.place());
+        self.0.insert(index, new);
     }
 
     pub(crate) fn remove(&mut self, request: &Name) {
-        if let Some(place) = self.0.iter().position(|(name, _)| name == request) {
-            self.0.remove(place);
+        if let Some(index) = self.index_of(request, hash(request)) {
+            self.0.remove(index);
         }
     }
 
     /// Forgets requests beyond the bound that count for the key `by`: the oldest of them. Those that were cancelled
     /// before they were seen are bounded when they are cancelled, and displace nothing.
     pub(crate) fn trim(&mut self, by: Option<&Name>) {
-        let counts = |spent: &SpentRequest| !spent.cancelled && spent.by.as_ref() == by;
-        let count = self.0.iter().filter(|(_, spent)| counts(spent)).count();
+        let counts = |of: &Remembered| !of.spent.cancelled && of.spent.by.as_ref() == by;
+        let count = self.0.iter().filter(|of| counts(of)).count();
         let mut surplus = count.saturating_sub(SPENT_REQUESTS_MAX);
         if surplus > 0 {
-            self.0.retain(|(_, spent)| {
-                let is_surplus = surplus > 0 && counts(spent);
+            self.0.retain(|of| {
+                let is_surplus = surplus > 0 && counts(of);
                 surplus -= usize::from(is_surplus);
                 !is_surplus
             });
@@ -107,11 +140,10 @@ impl SpentRequests {
 
     /// Forgets requests whose time has passed, and those beyond the bound of any key; tells which.
     pub(crate) fn forget(&mut self, now: StoreTime) -> Vec<Name> {
-        let before: Vec<Name> = self.0.iter().map(|(name, _)| name.clone()).collect();
-        self.0.retain(|(_, spent)| spent.until > now);
+        let before: Vec<Name> = self.iter().map(|(name, _)| name.clone()).collect();
+        self.0.retain(|of| of.spent.until > now);
         if self.0.len() > SPENT_REQUESTS_MAX {
-            let keys: std::collections::BTreeSet<_> =
-                self.0.iter().map(|(_, spent)| spent.by.clone()).collect();
+            let keys: BTreeSet<_> = self.0.iter().map(|of| of.spent.by.clone()).collect();
             keys.iter().for_each(|by| self.trim(by.as_ref()));
         }
         before.into_iter().filter(|name| self.get(name).is_none()).collect()

@@ -31,7 +31,9 @@ impl Draft<'_> {
         let before = resource.lease.clone();
         self.settle(&mut resource)?;
         // It may have been this one's turn in line.
-        if let Some(again) = self.repeated(ask, &resource)? {
+        if !self.changes.is_empty()
+            && let Some(again) = self.repeated(ask, &resource)?
+        {
             return Ok(again);
         }
         match (self.refuse_unless_free(&resource), ask.wait) {

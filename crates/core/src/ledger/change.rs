@@ -258,23 +258,14 @@ impl Ledger {
         }
     }
 
-    /// A key for a row that is new here, sharing the names of its neighbours, which mostly have the same tenant and
-    /// kind: a name that thousands of rows use is in memory once.
+    /// The key of a row that is new here.
     fn new_key(&self, key: &ResourceKey) -> Arc<ResourceKey> {
-        if let Some(base) = &self.base {
-            return base.shared_key(key).cloned().unwrap_or_else(|| Arc::new(key.clone()));
-        }
-        let before = self.resources.range::<ResourceKey, _>(..key).next_back();
-        let after = self.resources.range::<ResourceKey, _>(key..).next();
-        let mut key = key.clone();
-        for (neighbour, _) in before.into_iter().chain(after) {
-            share(&mut key.tenant, &neighbour.tenant);
-            share(&mut key.kind, &neighbour.kind);
-        }
-        Arc::new(key)
+        let beneath = self.base.as_ref().and_then(|base| base.shared_key(key));
+        beneath.cloned().unwrap_or_else(|| Arc::new(key.clone()))
     }
 
-    /// The same for the name of a holder, which may hold many resources.
+    /// Lets the name of a holder share the text that it has in other rows, since it may hold many resources. Tenants and
+    /// kinds share theirs because they were made lately.
     fn share_holder(&self, holder: &mut Name) {
         if let Some((same, _)) = self.held.range((holder.clone(), least())..).next() {
             share(holder, same);
