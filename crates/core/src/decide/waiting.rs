@@ -133,6 +133,9 @@ impl<'a> Draft<'a> {
     /// How many are in line, without those that this decision has dropped.
     fn queued(&self, key: &ResourceKey) -> u32 {
         let queued = self.ledger.resource(key).map_or(0, |r| r.queued);
+        if self.left.is_empty() {
+            return queued;
+        }
         let from = (key.clone(), crate::time::Revision(0));
         let left = self.left.range(from..).take_while(|(k, _)| k == key).count();
         queued.saturating_sub(left as u32)

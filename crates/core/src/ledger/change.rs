@@ -216,11 +216,13 @@ impl Ledger {
 
     /// Writes or removes a resource and updates the indexes.
     fn index(&mut self, key: &ResourceKey, mut resource: Option<Resource>) {
-        let was_pending = self.resource(key).is_some_and(|resource| resource.pending.is_some());
-        // What is indexed beneath this layer is left out there, since the resource has changed.
-        let (shared, old) = match self.resources.get_key_value(key) {
-            Some((shared, old)) => (shared.clone(), Indexed::of(old)),
-            None => (self.new_key(key), Indexed::default()),
+        let (shared, old, was_pending) = match self.resources.get_key_value(key) {
+            Some((shared, old)) => (shared.clone(), Indexed::of(old), old.pending.is_some()),
+            // What is indexed beneath this layer is left out there, since the resource has changed.
+            None => {
+                let was_pending = self.resource(key).is_some_and(|resource| resource.pending.is_some());
+                (Arc::new(key.clone()), Indexed::default(), was_pending)
+            }
         };
         if let Some(resource) = resource.as_mut().filter(|_| self.base.is_none()) {
             resource.key = (*shared).clone();
@@ -256,12 +258,6 @@ impl Ledger {
             let count = count.saturating_add_signed(if is_pending { 1 } else { -1 });
             self.load_moves(key.tenant.clone(), key.kind.clone(), count);
         }
-    }
-
-    /// The key of a row that is new here.
-    fn new_key(&self, key: &ResourceKey) -> Arc<ResourceKey> {
-        let beneath = self.base.as_ref().and_then(|base| base.shared_key(key));
-        beneath.cloned().unwrap_or_else(|| Arc::new(key.clone()))
     }
 
     /// Lets the name of a holder share the text that it has in other rows, since it may hold many resources. Tenants and

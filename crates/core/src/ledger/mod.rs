@@ -123,12 +123,17 @@ impl Ledger {
         own.chain(beneath.filter(is_kept))
     }
 
-    /// The key of a resource as it is kept here, so that others who keep it need no copy.
-    pub fn shared_key(&self, key: &ResourceKey) -> Option<&Arc<ResourceKey>> {
-        self.resources.get_key_value(key).map(|(shared, _)| shared)
+    /// A resource with its key as it is kept here, so that others who keep it need no copy.
+    pub fn shared_resource(&self, key: &ResourceKey) -> Option<(&Arc<ResourceKey>, &Resource)> {
+        self.resources.get_key_value(key)
     }
 
-    /// The same for a holder that has spent requests for a resource.
+    /// How many resources and sessions there are.
+    pub fn count(&self) -> usize {
+        self.resources.size() + self.sessions.size()
+    }
+
+    /// A holder that has spent requests for a resource, as it is kept here.
     pub fn shared_requester(&self, requester: &Requester) -> Option<&Arc<Requester>> {
         self.requests.get_key_value(requester).map(|(shared, _)| shared)
     }

@@ -81,8 +81,9 @@ fn pages_begin_where_they_are_told_to() {
 #[test]
 fn a_key_is_shared_with_those_who_keep_it() {
     let w = eventful();
-    assert_eq!(w.state.shared_key(&key("lobby")).map(|k| (**k).clone()), Some(key("lobby")));
-    assert_eq!(w.state.shared_key(&key("attic")), None);
+    assert_eq!(w.state.shared_resource(&key("lobby")).map(|(k, _)| (**k).clone()), Some(key("lobby")));
+    assert_eq!(w.state.shared_resource(&key("attic")), None);
+    assert_eq!(w.state.count(), w.state.resources().count() + w.state.sessions().count());
     let requester = Requester::of(&request("ann", "hall", "r1"));
     assert_eq!(w.state.shared_requester(&requester).map(|r| (**r).clone()), Some(requester));
     assert_eq!(w.state.shared_requester(&Requester::of(&request("bob", "hall", "r1"))), None);

@@ -21,6 +21,9 @@ const AGAIN_MS: u64 = 1_000;
 /// Timers that turn out not to be due yet, renewed ones, are looked at in one call up to this many times its limit.
 const LOOKED_AT_MAX: usize = 8;
 
+/// Timers that are kept for resources which have nothing to run out now, beside twice as many as there are items.
+const IDLE_TIMERS_MAX: usize = 1_024;
+
 /// Items, each at most once, by time.
 #[derive(Debug)]
 struct Queue<T> {
@@ -77,7 +80,8 @@ enum ForgettableRow {
     Resource(Arc<ResourceKey>),
 }
 
-/// The timers: each item stands once, at or before the time when it is due.
+/// The timers: each item stands at most once, at or before the time when it is due. One that has nothing to run out may
+/// stand here, too.
 #[derive(Debug, Default)]
 pub(super) struct Timers {
     due: Queue<Item>,
@@ -111,6 +115,9 @@ impl Timers {
             self.ran_out.remove(&item);
             self.due.set_earlier(item, state.session(*id).map(|s| s.deadline));
         }
+        if self.due.at.len() > 2 * state.count() + IDLE_TIMERS_MAX {
+            self.drop_idle(state);
+        }
         // By resource and holder, so that those of one row stand together.
         let mut last = None;
         for request in &dirty.requests {
@@ -119,6 +126,18 @@ impl Timers {
                 self.touch_requests(state, &requester);
                 last = Some(requester);
             }
+        }
+    }
+
+    /// Drops the timers of items that have nothing to run out. It does so when they are most of all timers.
+    fn drop_idle(&mut self, state: &Ledger) {
+        let is_idle = |item: &Item| match item {
+            Item::Resource(key) => state.resource(key).and_then(runs_out_at).is_none(),
+            Item::Session(id) => state.session(*id).is_none(),
+        };
+        let idle: Vec<Item> = self.due.at.keys().filter(|item| is_idle(item)).cloned().collect();
+        for item in idle {
+            self.due.set(item, None);
         }
     }
 
@@ -131,11 +150,16 @@ impl Timers {
     }
 
     fn touch_resource(&mut self, state: &Ledger, key: &ResourceKey) {
-        let resource = state.resource(key);
-        let key = state.shared_key(key).cloned().unwrap_or_else(|| Arc::new(key.clone()));
+        let (key, resource) = match state.shared_resource(key) {
+            Some((key, resource)) => (key.clone(), Some(resource)),
+            None => (Arc::new(key.clone()), None),
+        };
         let item = Item::Resource(key.clone());
         self.ran_out.remove(&item);
-        self.due.set_earlier(item, resource.and_then(runs_out_at));
+        // A lease that was released mostly leaves a timer for the next one.
+        if let Some(at) = resource.and_then(runs_out_at) {
+            self.due.set_earlier(item, Some(at));
+        }
         // A row that is forgettable at the end of time waits only for its hold-back to pass.
         let over = resource.filter(|r| r.is_forgettable(StoreTime(u64::MAX)));
         self.over.set(ForgettableRow::Resource(key), over.map(|r| r.held_back_until.unwrap_or_default()));
@@ -309,6 +333,50 @@ mod tests {
 
     fn name(text: &str) -> Name {
         Name::new(text).expect("a name")
+    }
+
+    /// Of resources that are held once and never again.
+    #[test]
+    fn timers_of_released_leases_are_bounded() {
+        let mut state = Ledger::default();
+        let mut timers = Timers::default();
+        let mut most = 0;
+        for n in 0..5_000 {
+            let key = ResourceKey { tenant: name("acme"), kind: name("job"), key: name(&format!("job-{n}")) };
+            let lease = solehold_core::command::Acquire {
+                key: key.clone(),
+                lease: solehold_core::key::LeaseId::new(&key, uuid::Uuid::from_u128(n)),
+                holder: name("ann"),
+                tenure: solehold_core::command::AskedTenure::Own { ttl_ms: 30_000 },
+                request: None,
+                attributes: Default::default(),
+                undeclared: solehold_core::command::Undeclared::Allow,
+                wait: None,
+                holds_at_most: None,
+            };
+            let released = Command::Release {
+                claim: solehold_core::command::Claim {
+                    target: solehold_core::command::Target::Resource(key.clone()),
+                    token: None,
+                    session: None,
+                    holder: Some(name("ann")),
+                },
+                state: None,
+            };
+            for command in [Command::Acquire(lease), released] {
+                let moment = solehold_core::time::Moment { now: StoreTime(1), revision: Default::default() };
+                let decided =
+                    solehold_core::decide_all(&mut state, [&command.into()], moment).expect("all there");
+                assert!(decided.outcomes[0].is_ok());
+                let dirty = state.take_dirty();
+                timers.touch(&state, &dirty);
+                most = most.max(timers.due.at.len());
+            }
+        }
+        assert!(state.count() == 0 && most <= IDLE_TIMERS_MAX + 3, "{most}");
+        // Those that are left nominate nothing, and go.
+        assert!(timers.due(&state, StoreTime(60_000), 10_000).commands.is_empty());
+        assert!(timers.due.at.is_empty() && timers.due.queue.is_empty());
     }
 
     #[test]
