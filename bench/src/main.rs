@@ -13,14 +13,18 @@
 //!   solehold-bench survivors                 processes left at the deadline of a worker's lease
 //! ```
 
+mod cpu;
 mod cycles;
 mod engine;
 mod judgements;
+mod machine;
 mod memory;
 mod peers;
 mod placement;
 mod postgres;
+mod round;
 mod survivors;
+mod table;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};

@@ -13,10 +13,10 @@ use tokio_postgres::{Client, Statement};
 
 use super::{
     ours,
-    round::{Round, Turn, Turned, measure},
     servers::{Ours, Servers},
     system::System,
 };
+use crate::round::{Round, Turn, Turned, measure};
 
 pub const SYSTEMS: &[System] = &[System::Embedded, System::Postgres, System::Sql];
 /// As many as one request may have.

@@ -16,10 +16,10 @@ use tokio::task::JoinSet;
 use super::{
     etcd::{EtcdClient, KeepAlive, LeaseNumber},
     ours,
-    round::{Round, Turn, Turned, measure},
     servers::{EtcdServer, Ours, Servers},
     system::System,
 };
+use crate::round::{Round, Turn, Turned, measure};
 
 pub const SYSTEMS: &[System] = &[System::Embedded, System::Postgres, System::Etcd];
 /// Sessions of ours, and clients of etcd, that renew side by side.

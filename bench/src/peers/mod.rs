@@ -7,14 +7,12 @@
 //! ```
 
 mod batch;
-mod cpu;
 mod cycle;
 mod etcd;
 mod keepalive;
 mod ours;
 mod plot;
 mod report;
-mod round;
 mod servers;
 mod system;
 mod work;
@@ -26,17 +24,15 @@ use clap::{Args, ValueEnum as _};
 
 pub use self::servers::{HandWrittenOptions, serve_hand_written};
 use self::{
-    report::{Group, Row, thousands},
+    report::{Group, Row},
     servers::{Servers, Wanted},
     system::System,
     work::Work,
 };
-use crate::cycles::load;
+use crate::{cycles::load, machine, table::thousands};
 
 /// The part of a round's length for which each system runs before its first round.
 const WARM_UP: f64 = 0.2;
-/// `TMPFS_MAGIC`
-const TMPFS: u64 = 0x0102_1994;
 
 #[derive(Debug, Args)]
 pub struct Options {
@@ -164,21 +160,12 @@ async fn measure(
 fn setting(options: &Options, servers: &Servers) -> String {
     let mut lines = vec![caption(options)];
     lines.extend(servers.versions.iter().cloned());
-    if cfg!(debug_assertions) {
-        lines.push("NOTE: this is a debug build; its figures say nothing about a release build".to_owned());
-    }
-    let folder = std::env::temp_dir();
-    if rustix::fs::statfs(&folder).is_ok_and(|found| found.f_type as u64 == TMPFS) {
-        let folder = folder.display();
-        lines.push(format!(
-            "NOTE: {folder} is in memory, so nothing is synced to a disk; set TMPDIR to a disk"
-        ));
-    }
+    lines.extend(machine::notes(&std::env::temp_dir(), "set TMPDIR to a disk"));
     lines.join("\n")
 }
 
 fn caption(options: &Options) -> String {
-    let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
+    let cores = machine::cores();
     let rounds = options.rounds;
     format!(
         "solehold {}, rounds in turn ({rounds} of {:?}), medians, durable everywhere; clients and servers share {cores} cores",

@@ -1,7 +1,8 @@
 //! The rounds as a picture: a panel for each work and number of tasks, a bar for each median, and a whisker from the
 //! least round to the most.
 
-use super::report::{Group, Row, thousands};
+use super::report::{Group, Row};
+use crate::table::thousands;
 
 /// In pixels.
 const WIDTH: f64 = 900.0;

@@ -16,11 +16,13 @@ use solehold_testkit::{Postgres, Program, Solehold, free_port, wait_for};
 use tokio::{net::TcpStream, sync::OnceCell};
 
 use super::{
-    cpu::Meter,
     etcd::{EtcdClient, LeaseNumber},
     system::System,
 };
-use crate::cycles::hand_written::{self, HandWritten};
+use crate::{
+    cpu::Meter,
+    cycles::hand_written::{self, HandWritten},
+};
 
 const START: Duration = Duration::from_secs(60);
 /// Connections that PostgreSQL allows beside one per task.

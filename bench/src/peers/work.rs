@@ -5,7 +5,8 @@ use std::time::Duration;
 use anyhow::Result;
 use clap::ValueEnum;
 
-use super::{batch, cycle, keepalive, round::Round, servers::Servers, system::System};
+use super::{batch, cycle, keepalive, servers::Servers, system::System};
+use crate::round::Round;
 
 /// What the systems do side by side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

@@ -5,8 +5,8 @@ use std::time::Instant;
 use anyhow::Result;
 
 use super::{Keys, TTL};
-use crate::peers::{
-    etcd::{EtcdClient, LeaseNumber},
+use crate::{
+    peers::etcd::{EtcdClient, LeaseNumber},
     round::{Turn, Turned},
 };
 

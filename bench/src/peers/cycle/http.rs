@@ -12,7 +12,7 @@ use solehold_api::paths;
 use super::Keys;
 use crate::{
     cycles::load::{HAND_WRITTEN_SCENES, Wire, request},
-    peers::round::{Turn, Turned},
+    round::{Turn, Turned},
 };
 
 /// A lock of ours: the holder asks for it, and shows the token to release it.

@@ -10,12 +10,11 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use super::{
+use super::{servers::Servers, system::System};
+use crate::{
+    cycles::load::{SCENES_A_CONNECTION, scene},
     round::{Round, Turn, measure},
-    servers::Servers,
-    system::System,
 };
-use crate::cycles::load::{SCENES_A_CONNECTION, scene};
 
 /// The systems that have cycles: all.
 pub const SYSTEMS: &[System] = &[

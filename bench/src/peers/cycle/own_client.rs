@@ -6,7 +6,7 @@ use anyhow::Result;
 use solehold_client::Locks;
 
 use super::Keys;
-use crate::peers::round::{Turn, Turned};
+use crate::round::{Turn, Turned};
 
 pub struct Cycle {
     locks: Locks,

@@ -7,7 +7,7 @@ use anyhow::{Result, ensure};
 use redis::{Script, aio::MultiplexedConnection};
 
 use super::{Keys, TTL};
-use crate::peers::round::{Turn, Turned};
+use crate::round::{Turn, Turned};
 
 const RELEASE: &str =
     "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0";

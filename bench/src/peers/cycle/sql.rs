@@ -8,7 +8,7 @@ use tokio_postgres::{Client, Statement};
 use super::Keys;
 use crate::{
     cycles::hand_written::{ACQUIRE, LOCK, READ, RELEASE},
-    peers::round::{Turn, Turned},
+    round::{Turn, Turned},
 };
 
 pub struct Cycle {

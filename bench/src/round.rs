@@ -6,8 +6,7 @@ use anyhow::{Context, Result, bail};
 use hdrhistogram::Histogram;
 use tokio::task::JoinSet;
 
-use super::cpu::Meter;
-use crate::cycles::load;
+use crate::{cpu::Meter, cycles::load};
 
 /// How much longer than asked a round may take, for the turns that are under way at its end.
 const PATIENCE: Duration = Duration::from_secs(60);
