@@ -2,24 +2,31 @@
 //! its own.
 
 use std::{
+    fs::Permissions,
+    os::unix::fs::PermissionsExt as _,
+    path::Path,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context, Result};
 use clap::Args;
 use solehold_core::{
-    command::{Acquire, AskedTenure, Claim, Command, Target, Undeclared},
-    key::{Document, LeaseId, Name, ResourceKey},
-    outcome::Answer,
+    command::{AskedTenure, Command},
+    key::{Name, ResourceKey},
 };
 use solehold_engine::{
     Engine, EngineOptions,
-    clock::BootTime,
     observe::{Lane, Observer},
+};
+use tempfile::TempDir;
+
+use crate::{
+    commands,
+    round::{Turn, Turned, measure_here},
 };
 
 /// Counts batches and the time that the store took for them.
@@ -36,68 +43,70 @@ impl Observer for Batches {
     }
 }
 
-fn name(text: &str) -> Name {
-    Name::new(text).expect("a short name")
+/// Acquires and releases one resource.
+pub struct Cycle {
+    engine: Engine,
+    key: ResourceKey,
+    holder: Name,
+    /// Whether requests have names, as those of our own client do.
+    is_named: bool,
 }
 
-/// Acquires and releases one resource. A request has a name where our own client would give it one.
-async fn cycle(engine: &Engine, key: &ResourceKey, is_named: bool) {
-    let lease = LeaseId::new(key, uuid::Uuid::new_v4());
-    let acquire = Command::Acquire(Acquire {
-        key: key.clone(),
-        lease,
-        holder: name("bench"),
-        tenure: AskedTenure::Own { ttl_ms: 30_000 },
-        request: is_named.then(|| name(&lease.to_string())),
-        attributes: Document::default(),
-        undeclared: Undeclared::Allow,
-        wait: None,
-        holds_at_most: None,
-    });
-    let granted = engine.submit(acquire).await.expect("the store answers");
-    assert!(matches!(granted, Ok(Answer::Granted(_))), "{granted:?}");
-    let target = Target::Lease { tenant: key.tenant.clone(), id: lease };
-    let claim = Claim { target, token: None, session: None, holder: None };
-    let released = engine.submit(Command::Release { claim, state: None }).await.expect("the store answers");
-    assert!(released.is_ok(), "{released:?}");
-}
-
-async fn measure(place: &str, tasks: usize, options: &Options) {
-    let store = solehold_engine::open(place).await.expect("a store");
-    let batches = Arc::new(Batches::default());
-    let engine = Engine::start(store, EngineOptions::default(), batches.clone());
-    let cycles = Arc::new(AtomicU64::new(0));
-    let began = BootTime::now();
-    let long = Duration::from_secs(options.seconds);
-    let is_named = options.named;
-    let workers: Vec<_> = (0..tasks)
-        .map(|n| {
-            let engine = engine.clone();
-            let cycles = cycles.clone();
-            let key =
-                ResourceKey { tenant: name("default"), kind: name("bench"), key: name(&format!("job-{n}")) };
-            tokio::spawn(async move {
-                while BootTime::now().since(began) < long {
-                    cycle(&engine, &key, is_named).await;
-                    cycles.fetch_add(1, Ordering::Relaxed);
-                }
-            })
-        })
-        .collect();
-    for worker in workers {
-        worker.await.expect("no panic");
+impl Cycle {
+    /// The cycle of task number `task`, on a resource of its own.
+    pub fn new(engine: &Engine, task: usize, is_named: bool) -> Self {
+        let key = commands::resource(format!("cycle-{task}"));
+        Self { engine: engine.clone(), key, holder: commands::name("bench"), is_named }
     }
-    let took = BootTime::now().since(began).as_secs_f64();
-    let cycles = cycles.load(Ordering::Relaxed);
+}
+
+impl Turn for Cycle {
+    async fn turn(&mut self) -> Result<Turned> {
+        let tenure = AskedTenure::Own { ttl_ms: 30_000 };
+        let mut acquire = commands::acquire(self.key.clone(), self.holder.clone(), tenure);
+        if self.is_named {
+            acquire = commands::named(acquire);
+        }
+        let lease = acquire.lease;
+        let began = Instant::now();
+        commands::submit(&self.engine, Command::Acquire(acquire)).await?;
+        let latency = began.elapsed();
+        commands::submit(&self.engine, commands::release(lease)).await?;
+        Ok(Turned::whole(1, latency))
+    }
+}
+
+/// Starts an engine over the store that `place` names.
+pub async fn start(place: &str, observer: Arc<dyn Observer>) -> Result<Engine> {
+    let store = solehold_engine::open(place).await.with_context(|| format!("opening {place}"))?;
+    Ok(Engine::start(store, EngineOptions::default(), observer))
+}
+
+/// Starts an engine over the embedded store in `folder`.
+pub async fn start_in(folder: &Path, observer: Arc<dyn Observer>) -> Result<Engine> {
+    start(folder.to_str().context("a path in UTF-8")?, observer).await
+}
+
+/// A temporary data folder that only this user can read: the engine warns about any other.
+pub fn temporary_folder(parent: &Path) -> Result<TempDir> {
+    let private = Permissions::from_mode(0o700);
+    let folder = tempfile::Builder::new().permissions(private).tempdir_in(parent);
+    folder.with_context(|| format!("a temporary folder in {}", parent.display()))
+}
+
+async fn measure(engine: Engine, batches: &Batches, tasks: usize, options: &Options) -> Result<()> {
+    let cycles = (0..tasks).map(|task| Cycle::new(&engine, task, options.named)).collect();
+    let round = measure_here(cycles, Duration::from_secs(options.seconds)).await?;
     let count = batches.count.load(Ordering::Relaxed).max(1);
     let store_ms = batches.micros.load(Ordering::Relaxed) as f64 / 1_000.0 / count as f64;
     println!(
         "{tasks:4} tasks: {:8.0} cycles/s, {:8.0} ops/s, {:6.1} commands per batch, {store_ms:5.2} ms in the store",
-        cycles as f64 / took,
-        2.0 * cycles as f64 / took,
-        2.0 * cycles as f64 / count as f64,
+        round.rate(),
+        2.0 * round.rate(),
+        2.0 * round.units as f64 / count as f64,
     );
     engine.stop().await;
+    Ok(())
 }
 
 #[derive(Debug, Args)]
@@ -118,12 +127,15 @@ pub struct Options {
 
 pub async fn run(options: Options) -> Result<()> {
     for &tasks in &options.tasks {
+        let batches = Arc::new(Batches::default());
         if options.store == "memory" {
-            measure("memory:", tasks, &options).await;
+            let engine = start("memory:", batches.clone()).await?;
+            measure(engine, &batches, tasks, &options).await?;
             continue;
         }
-        let folder = tempfile::tempdir_in(&options.store).context("a temporary folder")?;
-        measure(folder.path().to_str().context("a path in UTF-8")?, tasks, &options).await;
+        let folder = temporary_folder(options.store.as_ref())?;
+        let engine = start_in(folder.path(), batches.clone()).await?;
+        measure(engine, &batches, tasks, &options).await?;
     }
     Ok(())
 }

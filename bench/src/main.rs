@@ -13,6 +13,7 @@
 //!   solehold-bench survivors                 processes left at the deadline of a worker's lease
 //! ```
 
+mod commands;
 mod cpu;
 mod cycles;
 mod engine;

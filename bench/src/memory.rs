@@ -13,10 +13,7 @@ use std::{
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
-use solehold_core::{
-    command::{Acquire, AskedTenure, Command, Undeclared},
-    key::{Document, LeaseId, Name, ResourceKey},
-};
+use solehold_core::command::{AskedTenure, Command};
 use solehold_engine::{
     Engine, EngineOptions,
     clock::BootClock,
@@ -24,35 +21,24 @@ use solehold_engine::{
     resident::{ResidentOptions, ResidentStore},
     watch::{Filter, Frame},
 };
-use uuid::Uuid;
+
+use crate::commands;
 
 const AT_ONCE: usize = 1_000;
 /// Longer than this takes.
 const TTL_MS: u64 = 3_600_000;
 
-fn resident_kb() -> Result<u64> {
+/// The resident memory of this process.
+pub fn resident_kb() -> Result<u64> {
     let status = fs::read_to_string("/proc/self/status")?;
     let line = status.lines().find(|line| line.starts_with("VmRSS:")).context("no VmRSS")?;
     Ok(line.split_whitespace().nth(1).context("no number")?.parse()?)
 }
 
-fn acquire(n: usize) -> Result<Command> {
-    let key = ResourceKey {
-        tenant: Name::new("default")?,
-        kind: Name::new("camera")?,
-        key: Name::new(format!("cam-{n:08}"))?,
-    };
-    Ok(Command::Acquire(Acquire {
-        lease: LeaseId::new(&key, Uuid::new_v4()),
-        key,
-        holder: Name::new(format!("runner-{:04}", n % 1_000))?,
-        tenure: AskedTenure::Own { ttl_ms: TTL_MS },
-        request: Some(Name::new(Uuid::new_v4().to_string())?),
-        attributes: Document::default(),
-        undeclared: Undeclared::Allow,
-        wait: None,
-        holds_at_most: None,
-    }))
+fn acquire(n: usize) -> Command {
+    let key = commands::resource(format!("cam-{n:08}"));
+    let holder = commands::name(format!("runner-{:04}", n % 1_000));
+    Command::Acquire(commands::named(commands::acquire(key, holder, AskedTenure::Own { ttl_ms: TTL_MS })))
 }
 
 fn open(folder: &Path) -> Result<Engine> {
@@ -65,10 +51,8 @@ async fn fill(folder: &Path, leases: usize) -> Result<()> {
     let before = resident_kb()?;
     let engine = open(folder)?;
     for from in (0..leases).step_by(AT_ONCE) {
-        let commands = (from..(from + AT_ONCE).min(leases)).map(acquire).collect::<Result<Vec<_>>>()?;
-        for outcome in engine.submit_all(commands).await {
-            outcome??;
-        }
+        let acquires = (from..(from + AT_ONCE).min(leases)).map(acquire).collect();
+        commands::submit_all(&engine, acquires).await?;
     }
     report("after granting them", before, leases)?;
     engine.stop().await;

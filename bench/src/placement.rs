@@ -9,6 +9,8 @@ use solehold_core::{
 };
 use solehold_engine::clock::BootTime;
 
+use crate::commands::name;
+
 const RUNNERS: usize = 1_000;
 const RESOURCES: usize = 100_000;
 /// How often a plan is measured.
@@ -29,10 +31,6 @@ pub fn run() {
     for (what, snapshot) in events() {
         converge(what, snapshot);
     }
-}
-
-fn name(text: impl AsRef<str>) -> Name {
-    Name::new(text).expect("short names of letters and digits")
 }
 
 fn runner(number: usize, capacity: u32) -> Runner {

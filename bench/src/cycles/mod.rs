@@ -8,9 +8,7 @@ mod heartbeat;
 pub mod load;
 
 use std::{
-    fs::Permissions,
     num::{NonZeroU32, NonZeroUsize},
-    os::unix::fs::PermissionsExt as _,
     sync::Arc,
     time::Duration,
 };
@@ -28,6 +26,8 @@ use solehold_server::{Running, Server, ServerConfig};
 use bare::Bare;
 use hand_written::HandWritten;
 use load::{HAND_WRITTEN_SCENES, Measurement, SCENES, SCENES_A_CONNECTION};
+
+use crate::{commands, engine::temporary_folder};
 
 #[derive(Debug, Args)]
 #[command(group = clap::ArgGroup::new("which").required(true).multiple(true))]
@@ -73,9 +73,7 @@ pub async fn run(options: Options) -> Result<()> {
         hand_written.stop().await?;
     }
     if options.embedded {
-        // The engine warns about a data folder that other users can read.
-        let private = Permissions::from_mode(0o700);
-        let folder = tempfile::Builder::new().permissions(private).tempdir().context("a temporary folder")?;
+        let folder = temporary_folder(&std::env::temp_dir())?;
         let store = solehold_engine::open(&folder.path().to_string_lossy()).await?;
         let ours = Ours::start(store, &scenes).await?;
         compare(&options, &ours, None, "embedded").await?;
@@ -133,15 +131,13 @@ async fn submit_all(
     scenes: &[String],
     command: impl Fn(ResourceKey) -> Command,
 ) -> Result<()> {
-    let mut commands = Vec::with_capacity(scenes.len());
+    let mut all = Vec::with_capacity(scenes.len());
     for scene in scenes {
         let tenant = Name::new("default")?;
         let kind = Name::new("scene")?;
-        commands.push(command(ResourceKey { tenant, kind, key: Name::new(scene)? }));
+        all.push(command(ResourceKey { tenant, kind, key: Name::new(scene)? }));
     }
-    for outcome in engine.submit_all(commands).await {
-        outcome?.map_err(|refusal| anyhow::anyhow!(refusal))?;
-    }
+    commands::submit_all(engine, all).await?;
     Ok(())
 }
 

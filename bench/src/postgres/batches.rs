@@ -20,54 +20,29 @@ use solehold_engine::{
 };
 use uuid::Uuid;
 
-use super::{commit, name};
+use super::commit;
+use crate::commands::{self, name};
 
 fn key(n: usize) -> ResourceKey {
-    ResourceKey { tenant: name("bench"), kind: name("job"), key: name(&format!("job-{n:06}")) }
+    commands::resource(format!("job-{n:06}"))
 }
 
 fn acquire(n: usize) -> Command {
-    Command::Acquire(Acquire {
-        key: key(n),
-        lease: LeaseId::new(&key(n), Uuid::new_v4()),
-        holder: name("worker-17"),
-        tenure: AskedTenure::Own { ttl_ms: 30_000 },
-        request: None,
-        attributes: Document::default(),
-        undeclared: Undeclared::Refuse,
-        wait: None,
-        holds_at_most: None,
-    })
+    let acquire = commands::acquire(key(n), name("worker-17"), AskedTenure::Own { ttl_ms: 30_000 });
+    Command::Acquire(Acquire { undeclared: Undeclared::Refuse, ..acquire })
 }
 
 /// Opens sessions and renews all of them, one batch after the other, until told to stop.
 async fn beat(store: Arc<PostgresStore>, sessions: usize, stop: Arc<AtomicBool>, beats: Arc<AtomicU64>) {
-    let tenant = name("bench");
     let mut ids = Vec::new();
     for n in 0..sessions {
         let id = SessionId(Uuid::now_v7());
         ids.push(id);
-        let holder = HolderKey { tenant: tenant.clone(), name: name(&format!("holder-{n}")) };
-        let open = Command::OpenSession(OpenSession {
-            id,
-            holder,
-            ttl_ms: 30_000,
-            replace: None,
-            fenced: false,
-            follows: None,
-            registration: None,
-            metrics: None,
-        });
+        let open = commands::open_session(id, name(format!("holder-{n}")), 30_000);
         commit(&*store, vec![open]).await.expect("opened");
     }
     while !stop.load(Ordering::Relaxed) && sessions > 0 {
-        let beat = |id: &SessionId| Command::Heartbeat {
-            tenant: tenant.clone(),
-            session: *id,
-            holder: None,
-            metrics: None,
-        };
-        commit(&*store, ids.iter().map(beat)).await.expect("renewed");
+        commit(&*store, ids.iter().copied().map(commands::heartbeat)).await.expect("renewed");
         beats.fetch_add(sessions as u64, Ordering::Relaxed);
     }
 }

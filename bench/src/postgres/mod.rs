@@ -4,8 +4,3 @@ pub mod batches;
 pub mod pinned;
 
 use solehold_conformance::kit::commit;
-use solehold_core::key::Name;
-
-fn name(text: &str) -> Name {
-    Name::new(text).expect("a name")
-}

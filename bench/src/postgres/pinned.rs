@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::Args;
-use solehold_core::{command::*, key::*, lease::Declaration};
+use solehold_core::{command::Command, key::SessionId, lease::Declaration};
 use solehold_engine::{
     clock::BootTime,
     postgres::{PostgresOptions, PostgresStore},
@@ -17,7 +17,8 @@ use solehold_engine::{
 use tokio_postgres::NoTls;
 use uuid::Uuid;
 
-use super::{commit, name};
+use super::commit;
+use crate::commands;
 
 /// Commits a batch of one command, which must not be refused.
 async fn commit_one(store: &PostgresStore, command: Command) -> Result<()> {
@@ -44,17 +45,11 @@ fn median(mut all: Vec<Duration>) -> Duration {
 async fn measure(store: &PostgresStore, rows: usize, batches: usize) -> Result<[Duration; 2]> {
     let mut took = [Vec::new(), Vec::new()];
     for n in 0..batches {
-        let key =
-            ResourceKey { tenant: name("bench"), kind: name("job"), key: name(&format!("job-{}", n % rows)) };
+        let key = commands::resource(format!("job-{}", n % rows));
         // Each round over the rows changes them.
         let declaration = Declaration { lock_delay_ms: (n / rows % 2) as u64, ..Default::default() };
         let declare = Command::Declare { key, declaration, only_new: false };
-        let beat = Command::Heartbeat {
-            tenant: name("bench"),
-            session: session(n % rows),
-            holder: None,
-            metrics: None,
-        };
+        let beat = commands::heartbeat(session(n % rows));
         for (took, command) in took.iter_mut().zip([declare, beat]) {
             let began = BootTime::now();
             commit_one(store, command).await?;
@@ -89,17 +84,8 @@ pub struct Options {
 pub async fn run(Options { url, rows, batches }: Options) -> Result<()> {
     let store = PostgresStore::open(&url, PostgresOptions::default()).await?;
     for n in 0..rows {
-        let open = Command::OpenSession(OpenSession {
-            id: session(n),
-            holder: HolderKey { tenant: name("bench"), name: name(&format!("holder-{n}")) },
-            ttl_ms: 24 * 3_600_000,
-            replace: None,
-            fenced: false,
-            follows: None,
-            registration: None,
-            metrics: None,
-        });
-        commit_one(&store, open).await?;
+        let holder = commands::name(format!("holder-{n}"));
+        commit_one(&store, commands::open_session(session(n), holder, 24 * 3_600_000)).await?;
     }
     let (mut client, connection) = tokio_postgres::connect(&url, NoTls).await?;
     tokio::spawn(connection);
