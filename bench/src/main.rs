@@ -6,6 +6,7 @@
 //!   solehold-bench placement                 planning time, moves and balance
 //!   solehold-bench engine                    cycles of an engine in this process
 //!   solehold-bench memory                    resident memory per lease of the embedded store
+//!   solehold-bench growth                    how cost grows with leases, runners, batches, watchers and replicas
 //!   solehold-bench batches URL               batches per second of the PostgreSQL store
 //!   solehold-bench pinned URL                batches and renewals under a long snapshot
 //!   solehold-bench judgements                judgements per second of a gate
@@ -17,6 +18,7 @@ mod commands;
 mod cpu;
 mod cycles;
 mod engine;
+mod growth;
 mod judgements;
 mod machine;
 mod memory;
@@ -53,6 +55,8 @@ enum Benchmark {
     Engine(engine::Options),
     /// Measure resident memory per lease of the embedded store
     Memory(memory::Options),
+    /// Measure how cost grows with leases, runners, the size of a batch, watchers and replicas
+    Growth(growth::Options),
     /// Measure batches per second of the PostgreSQL store, without HTTP or engine
     Batches(postgres::batches::Options),
     /// Measure what a long snapshot costs batches and renewals in PostgreSQL
@@ -84,6 +88,7 @@ fn main() -> Result<()> {
             match other {
                 Some(Benchmark::Engine(options)) => engine::run(options).await,
                 Some(Benchmark::Memory(options)) => memory::run(options).await,
+                Some(Benchmark::Growth(options)) => growth::run(options).await,
                 Some(Benchmark::Batches(options)) => postgres::batches::run(options).await,
                 Some(Benchmark::Pinned(options)) => postgres::pinned::run(options).await,
                 Some(Benchmark::Peers(options)) => peers::run(options).await,
