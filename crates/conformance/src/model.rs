@@ -259,7 +259,9 @@ fn rows(mut state: Ledger, now: StoreTime) -> Vec<Row> {
     let sessions = state.sessions().filter(|s| !s.is_room()).cloned();
     let mut rows: Vec<Row> = sessions.map(|s| Row::Session(Session { waiting: 0, ..s })).collect();
     rows.extend(state.holders().cloned().map(Row::Holder));
-    let resources = state.resources().cloned().map(|r| Resource { queued: 0, ..r });
+    // A store may keep the row of an undeclared resource for the next grant, so when that was made is its own matter.
+    let made_at = |r: &Resource| r.declared.as_ref().map_or(StoreTime::default(), |_| r.created_at);
+    let resources = state.resources().cloned().map(|r| Resource { queued: 0, created_at: made_at(&r), ..r });
     rows.extend(resources.filter(|r| !r.is_forgettable(now)).map(Row::Resource));
     let requests = state.requests().map(|(request, spent)| (request, spent.clone()));
     rows.extend(requests.map(|(request, spent)| Row::Request { request, spent }));

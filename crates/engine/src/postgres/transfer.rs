@@ -4,7 +4,12 @@ use std::{collections::HashMap, pin::pin, time::Duration};
 
 use futures_util::TryStreamExt as _;
 use solehold_core::{
-    event::Event, lease::Resource, ledger::Ledger, resume, session::Session, time::Revision,
+    event::Event,
+    lease::Resource,
+    ledger::{Dirty, Ledger},
+    resume,
+    session::Session,
+    time::Revision,
 };
 use tokio::join;
 use tokio_postgres::types::{ToSql, Type};
@@ -90,8 +95,10 @@ impl PostgresStore {
         give::<HolderColumns>(conn, out, "holders h ORDER BY h.tenant, h.name", holder).await?;
         let resources = "resources r JOIN solehold.leases l ON l.resource_id = r.id \
              LEFT JOIN solehold.states t ON t.resource_id = r.id ORDER BY r.tenant, r.kind, r.key";
-        let resource =
-            |row: &_| Ok(Some(Row::Resource(Resource { queued: 0, ..rows::whole_resource(row)?.1 })));
+        let resource = |row: &_| {
+            let (_, resource) = rows::whole_resource(row)?;
+            Ok((!rows::is_idle(&resource)).then_some(Row::Resource(Resource { queued: 0, ..resource })))
+        };
         give::<WholeResourceColumns>(conn, out, resources, resource).await?;
         let requests = "requests q ORDER BY q.tenant, q.kind, q.key, q.holder, q.request";
         let request = |row: &_| {
@@ -146,12 +153,9 @@ impl PostgresStore {
         let ahead_ms = now.0 as i64 - (reading.clock.wall_ms + reading.clock.offset_ms);
         let gap_ms = now.ms_after(header.now);
         resume(&mut state, header.now, gap_ms, now, 0);
-        let mut dirty = state.take_dirty();
-        dirty.holders = state.holders().map(|h| h.key.clone()).collect();
-        dirty.requests = state.requests().map(|(request, _)| request).collect();
-        dirty.records = state.records().map(|r| r.key()).collect();
+        let dirty = Dirty::all_of(&state);
         let changes = ResourceChanges::imported(&state);
-        let before = RowsBefore { resources: &HashMap::new(), sessions: &HashMap::new() };
+        let before = RowsBefore { resources: &HashMap::new(), sessions: &HashMap::new(), now };
         let writes = Writes::of(&state, &dirty, &changes, &before, |id| id)?;
         writes.send(conn, async {}).await.0?;
         for events in events.chunks(EVENTS_AT_ONCE) {

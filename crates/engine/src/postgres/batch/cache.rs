@@ -3,7 +3,10 @@
 //! Nothing here is trusted. An id belongs to one key forever and a version to one declaration, and both are in the row
 //! that is locked: what is remembered is used if the locked row confirms it, and looked up again if not.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::Arc,
+};
 
 use parking_lot::Mutex;
 use solehold_core::{
@@ -16,6 +19,8 @@ use crate::postgres::tables::rows::DescribedResource;
 /// Past this many entries, or this many bytes of declarations, everything is forgotten.
 const ENTRIES_MAX: usize = 200_000;
 const BYTES_MAX: usize = 64 << 20;
+/// Of resources whose rows are idle, this many are remembered.
+const IDLE_MAX: usize = 10_000;
 
 #[derive(Debug, Clone)]
 pub(crate) struct KnownResource {
@@ -32,6 +37,11 @@ impl KnownResource {
         let has_state = resource.state.is_some();
         let is_queued = resource.queued > 0;
         Self { is, sessions: sessions(resource), has_state, is_queued }
+    }
+
+    /// What is known of a row that is idle.
+    pub(crate) fn idle(is: DescribedResource) -> Self {
+        Self { is, sessions: [None; 2], has_state: false, is_queued: false }
     }
 
     /// Whether a resource has the same sessions as before, and a document and a line or none as before.
@@ -52,6 +62,8 @@ struct Entries {
     resources: HashMap<ResourceKey, Arc<KnownResource>>,
     leases: HashMap<LeaseId, ResourceKey>,
     bytes: usize,
+    /// Resources whose rows became idle, the oldest first. Most of them are never heard of again, or are held again.
+    idle: VecDeque<Arc<KnownResource>>,
 }
 
 /// Remembers resources by key and by the leases on them.
@@ -93,6 +105,22 @@ impl Cache {
             entries.bytes += weight(&known);
             if let Some(old) = entries.resources.insert(known.is.key.clone(), known) {
                 entries.bytes -= weight(&old);
+            }
+        }
+    }
+
+    /// Remembers resources whose rows are idle, the newest of them.
+    pub(crate) fn learn_idle(&self, seen: impl Iterator<Item = KnownResource>) {
+        let seen: Vec<_> = seen.map(Arc::new).collect();
+        self.learn(seen.iter().map(|known| (known.clone(), [None; 2])));
+        let mut entries = self.0.lock();
+        entries.idle.extend(seen);
+        let surplus = entries.idle.len().saturating_sub(IDLE_MAX);
+        let oldest: Vec<_> = entries.idle.drain(..surplus).collect();
+        for old in oldest {
+            let is_idle_still = |known: &Arc<KnownResource>| Arc::ptr_eq(known, &old);
+            if entries.resources.get(&old.is.key).is_some_and(is_idle_still) {
+                entries.resources.remove(&old.is.key);
             }
         }
     }

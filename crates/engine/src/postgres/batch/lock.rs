@@ -14,7 +14,7 @@ use solehold_core::{
     key::{Document, ResourceKey, SessionId},
     lease::StateDocument,
     ledger::{FoundLate, Ledger},
-    time::StoreTime,
+    time::{StoreTime, Token},
 };
 use tokio::join;
 use tokio_postgres::Row;
@@ -48,7 +48,19 @@ pub(crate) struct LockedResource {
     pub(crate) id: i64,
     pub(crate) due_ms: Option<i64>,
     pub(crate) had_pending: bool,
+    pub(crate) had_state: bool,
+    pub(crate) was_declared: bool,
+    /// Its row was idle, so that the decision sees none.
+    pub(crate) was_idle: bool,
+    pub(crate) last_token: Token,
     pub(crate) created_at: StoreTime,
+}
+
+impl LockedResource {
+    /// Whether nothing but its lease would have to be cleared for its row to be idle.
+    pub(crate) fn is_plain(&self) -> bool {
+        !self.was_declared && !self.had_state && !self.had_pending
+    }
 }
 
 pub(crate) struct LockedRows {
@@ -280,13 +292,22 @@ fn load_resource(
     if let Some(late) = held_by.into_iter().chain(waiting_for).find(|id| !plan.sessions.contains(id)) {
         return Err(FoundLate::Session(late).into());
     }
+    let id = *id;
+    let due_ms = bounds.due_ms;
+    let resource = rows::resource(&known.is, row, state)?;
     let stored = LockedResource {
-        id: *id,
-        due_ms: bounds.due_ms,
-        had_pending: pending.is_some(),
-        created_at: known.is.created_at,
+        id,
+        due_ms,
+        had_pending: resource.pending.is_some(),
+        had_state: resource.state.is_some(),
+        was_declared: resource.declared.is_some(),
+        was_idle: rows::is_idle(&resource),
+        last_token: resource.last_token,
+        created_at: resource.created_at,
     };
+    if !stored.was_idle {
+        held.state.load_resource(resource);
+    }
     held.resources.insert(known.is.key.clone(), stored);
-    held.state.load_resource(rows::resource(&known.is, row, state)?);
     Ok(())
 }

@@ -19,6 +19,7 @@ use std::{sync::Arc, time::Duration};
 
 use solehold_core::{
     event::What,
+    key::ResourceKey,
     ledger::Dirty,
     time::{Moment, StoreTime},
 };
@@ -228,14 +229,15 @@ impl PostgresStore {
         decided: BatchDecision,
         clock: Option<StoreTime>,
     ) -> Result<BatchDecision, AttemptError> {
-        let before = RowsBefore { resources: &held.resources, sessions: &held.sessions };
+        let now = clock.unwrap_or_default();
+        let before = RowsBefore { resources: &held.resources, sessions: &held.sessions, now };
         let version_of = |id: i64| plan.known.get(&id).map_or(id, |k| k.is.version);
         let changes = ResourceChanges::by(&decided.events);
         let mut writes = Writes::of(&held.state, &dirty, &changes, &before, version_of)?;
         writes.events(&decided.events)?;
         let batch = Uuid::now_v7();
         let revision = decided.revision.0 as i64;
-        let now = clock.map_or(0, |now| now.0 as i64);
+        let now = now.0 as i64;
         let number = held.reading.clock.number + 1;
         let commit = async {
             join!(biased;
@@ -305,7 +307,11 @@ impl PostgresStore {
             Some((known, leases))
         });
         self.cache.learn(seen);
-        let gone = dirty.resources.iter().filter(|key| held.state.resource(key).is_none());
+        let idle = writes.idle.iter().filter_map(|id| plan.known.get(id));
+        self.cache.learn_idle(idle.map(|known| KnownResource::idle(known.is.clone())));
+        let is_idle = |key: &ResourceKey| held.resources.get(key).is_some_and(|s| writes.idle.contains(&s.id));
+        let is_gone = |key: &&ResourceKey| held.state.resource(key).is_none() && !is_idle(key);
+        let gone = dirty.resources.iter().filter(is_gone);
         let ended = decided.events.iter().filter_map(|event| match &event.what {
             What::Released(e) | What::Expired(e) | What::Revoked(e) => Some(e.lease),
             _ => None,

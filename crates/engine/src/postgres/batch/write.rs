@@ -7,7 +7,7 @@ use solehold_core::{
     key::{Document, HolderKey, ResourceKey, SessionId},
     lease::{Pending, Resource, Tenure},
     ledger::{Dirty, Ledger},
-    time::Revision,
+    time::{Revision, StoreTime},
 };
 use tokio::join;
 use uuid::Uuid;
@@ -30,7 +30,12 @@ use crate::postgres::{
 pub(crate) struct RowsBefore<'a> {
     pub(crate) resources: &'a HashMap<ResourceKey, LockedResource>,
     pub(crate) sessions: &'a HashMap<SessionId, Document>,
+    pub(crate) now: StoreTime,
 }
+
+/// For how long the row of an undeclared resource is kept after its last lease, at the least if nothing is due in it
+/// before.
+const IDLE_KEPT_MS: u64 = 10_000;
 
 /// Which resources were made, declared or given another state by events.
 #[derive(Debug, Default)]
@@ -106,6 +111,8 @@ pub(crate) struct Writes<'a> {
     events: Vec<(EventPart, EventIndexPart)>,
     /// What became of each resource that stays.
     pub(crate) written: Vec<(&'a ResourceKey, WrittenResource)>,
+    /// The rows that are idle from now on.
+    pub(crate) idle: HashSet<i64>,
 }
 
 impl<'a> Writes<'a> {
@@ -122,7 +129,7 @@ impl<'a> Writes<'a> {
             let stored = before.resources.get(key);
             match state.resource(key) {
                 Some(resource) => writes.resource(resource, stored, changes, &version_of)?,
-                None => writes.gone_resources.extend(stored.map(|s| s.id)),
+                None => stored.into_iter().for_each(|stored| writes.gone(key, stored, changes, before.now)),
             }
         }
         writes.sessions(state, dirty, before);
@@ -185,6 +192,30 @@ impl<'a> Writes<'a> {
         }
     }
 
+    /// A resource that there is no more. If it only lost its lease, its row becomes idle.
+    fn gone(&mut self, key: &ResourceKey, stored: &LockedResource, changes: &ResourceChanges<'_>, now: StoreTime) {
+        let was_changed = changes.declared.contains_key(key) || changes.state.contains(key);
+        // What came and went within the batch was never written.
+        if stored.was_idle {
+            self.idle.insert(stored.id);
+            return;
+        }
+        if was_changed || !stored.is_plain() {
+            self.gone_resources.push(stored.id);
+            return;
+        }
+        self.idle.insert(stored.id);
+        let until = ms(now.plus_ms(IDLE_KEPT_MS));
+        let bounds = LeaseBoundsPart {
+            last_token: stored.last_token,
+            held_back_until_ms: None,
+            held_back_by: None,
+            due_ms: Some(stored.due_ms.map_or(until, |due| due.min(until))),
+            queued: 0,
+        };
+        self.free_leases.push((LeaseKeyPart { resource_id: stored.id }, bounds));
+    }
+
     fn resource(
         &mut self,
         resource: &'a Resource,
@@ -201,7 +232,7 @@ impl<'a> Writes<'a> {
         };
         let declared = changes.declared.get(key).map(|revision| revision.0 as i64);
         // Removed and created again within the batch: the row stays, with other contents.
-        let is_made_anew = stored.is_some_and(|s| s.created_at != resource.created_at);
+        let is_made_anew = stored.is_some_and(|s| !s.was_idle && s.created_at != resource.created_at);
         let version = declared.or(made_by.filter(|_| is_new || is_made_anew));
         self.written.push((key, WrittenResource { id, version }));
         let lease_key = || LeaseKeyPart { resource_id: id };

@@ -10,6 +10,7 @@ use std::{
 
 use solehold_core::{
     key::{Name, ResourceKey, SessionId},
+    lease::Resource,
     ledger::Ledger,
 };
 use tokio::join;
@@ -150,8 +151,12 @@ impl PostgresStore {
         let mut sessions = wanted.sessions.clone();
         let mut ids = HashMap::new();
         for row in &resources? {
-            let (id, key) = load_resource(&mut state, &mut sessions, row)?;
-            ids.insert(key, id);
+            let (id, resource) = rows::whole_resource(row)?;
+            if rows::is_idle(&resource) {
+                continue;
+            }
+            ids.insert(resource.key.clone(), id);
+            load_resource(&mut state, &mut sessions, resource);
         }
         for row in &holders? {
             let holder = rows::holder(row)?;
@@ -279,17 +284,10 @@ pub(crate) async fn load_sessions(
     Ok(())
 }
 
-/// Loads a resource with its lease and state beside it; notes the sessions that it is attached to.
-fn load_resource(
-    state: &mut Ledger,
-    sessions: &mut BTreeSet<SessionId>,
-    row: &Row,
-) -> Result<(i64, ResourceKey), Fault> {
-    let (id, resource) = rows::whole_resource(row)?;
-    let key = resource.key.clone();
+/// Loads a resource; notes the sessions that it is attached to.
+fn load_resource(state: &mut Ledger, sessions: &mut BTreeSet<SessionId>, resource: Resource) {
     sessions.extend(resource.sessions());
     state.load_resource(resource);
-    Ok((id, key))
 }
 
 /// Loads a page of resources: the rows, the sessions that they are attached to, and their keys.
@@ -301,7 +299,9 @@ pub(crate) fn load_page(
     let mut sessions = BTreeSet::new();
     let mut keys = Vec::new();
     for row in found.iter().take(query.limit) {
-        keys.push(load_resource(&mut state, &mut sessions, row)?.1);
+        let (_, resource) = rows::whole_resource(row)?;
+        keys.push(resource.key.clone());
+        load_resource(&mut state, &mut sessions, resource);
     }
     Ok((state, sessions, keys))
 }
@@ -351,6 +351,10 @@ const OF_EACH_TENANT: &str = " AND r.tenant IN (WITH RECURSIVE each(tenant) AS (
         FROM each WHERE each.tenant IS NOT NULL) \
     SELECT tenant FROM each WHERE tenant IS NOT NULL)";
 
+/// As [`rows::is_idle`].
+const NOT_IDLE: &str = " AND (r.declared OR l.lease_id IS NOT NULL OR l.pending_lease_id IS NOT NULL OR l.has_state \
+    OR l.queued > 0 OR l.held_back_until_ms IS NOT NULL)";
+
 pub(crate) fn resource_query(query: &ResourceQuery, given_ms: i64) -> (String, Params<'_>) {
     let select = format!(
         "SELECT {} FROM solehold.resources r JOIN solehold.leases l ON l.resource_id = r.id \
@@ -389,9 +393,7 @@ pub(crate) fn resource_query(query: &ResourceQuery, given_ms: i64) -> (String, P
         let wanted = serde_json::json!({ text::stored(label): text::stored(value) });
         all.and("r.labels @> {}", wanted);
     }
-    if !query.undeclared {
-        all.sql.push_str(" AND r.declared");
-    }
+    all.sql.push_str(if query.undeclared { NOT_IDLE } else { " AND r.declared" });
     if let Some(after) = &query.after {
         let given = [query.tenant.as_ref(), query.kind.as_ref(), None];
         all.after(
