@@ -8,6 +8,7 @@ use crate::{
     lease::{Lease, Resource, Tenure},
     ledger::Ledger,
     request::SpentRequest,
+    session::Session,
     time::StoreTime,
     waiter::Waiter,
 };
@@ -133,7 +134,8 @@ pub(crate) fn to_resource(resource: &mut Resource, event: &Event) {
 
 /// Gives back time that passed while no engine was running: whatever was live at `stopped_at` keeps the time that
 /// it had left, and every live session at least `grace_ms` from `now`, or its ttl if that is less (rule 3). So do
-/// hold-backs, waiters and spent requests: an hour in which no request could be repeated does not count.
+/// hold-backs, waiters and spent requests: an hour in which no request could be repeated does not count. Rows that this
+/// does not change are not dirty.
 pub fn resume(ledger: &mut Ledger, stopped_at: StoreTime, gap_ms: u64, now: StoreTime, grace_ms: u64) {
     let later = |deadline: StoreTime, ttl_ms: u64| {
         if deadline > stopped_at {
@@ -142,13 +144,8 @@ pub fn resume(ledger: &mut Ledger, stopped_at: StoreTime, gap_ms: u64, now: Stor
             deadline
         }
     };
-    let sessions: Vec<_> = ledger.sessions().cloned().collect();
-    for mut session in sessions {
-        session.deadline = later(session.deadline, session.ttl_ms);
-        ledger.put_session(session);
-    }
-    let resources: Vec<_> = ledger.resources().cloned().collect();
-    for mut resource in resources {
+    let resumed = |resource: &Resource| {
+        let mut resource = resource.clone();
         if let Some(Tenure::Own { ttl_ms, deadline }) = resource.lease.as_mut().map(|l| &mut l.tenure) {
             *deadline = later(*deadline, *ttl_ms);
         }
@@ -159,18 +156,25 @@ pub fn resume(ledger: &mut Ledger, stopped_at: StoreTime, gap_ms: u64, now: Stor
             pending.deadline = later(pending.deadline, 0);
         }
         resource.held_back_until = resource.held_back_until.map(|until| later(until, 0));
-        ledger.put_resource(resource);
-    }
-    let waiters: Vec<_> = ledger.waiters().cloned().collect();
-    for mut waiter in waiters {
-        waiter.deadline = later(waiter.deadline, 0);
-        ledger.put_waiter(waiter);
-    }
-    let requests: Vec<_> = ledger.requests().map(|(key, spent)| (key, spent.clone())).collect();
+        resource
+    };
+    let sessions = moved(ledger.sessions(), |s| Session { deadline: later(s.deadline, s.ttl_ms), ..s.clone() });
+    sessions.into_iter().for_each(|session| ledger.put_session(session));
+    let resources = moved(ledger.resources(), resumed);
+    resources.into_iter().for_each(|resource| ledger.put_resource(resource));
+    let waiters = moved(ledger.waiters(), |w| Waiter { deadline: later(w.deadline, 0), ..w.clone() });
+    waiters.into_iter().for_each(|waiter| ledger.put_waiter(waiter));
+    let until = |spent: &SpentRequest| later(spent.until, 0);
+    let requests: Vec<_> = ledger.requests().filter(|(_, spent)| until(spent) != spent.until).collect();
+    let requests: Vec<_> = requests.into_iter().map(|(request, spent)| (request, spent.clone())).collect();
     for (request, spent) in requests {
-        let until = later(spent.until, 0);
-        ledger.put_request(request, SpentRequest { until, ..spent });
+        ledger.put_request(request, SpentRequest { until: until(&spent), ..spent });
     }
+}
+
+/// The rows that `by` changes, as they are then. Most rows have no time that a restart would move.
+fn moved<'a, T: PartialEq + 'a>(rows: impl Iterator<Item = &'a T>, by: impl Fn(&T) -> T) -> Vec<T> {
+    rows.filter_map(|row| Some(by(row)).filter(|moved| moved != row)).collect()
 }
 
 /// Forgets spent requests whose hour has passed, or that leases of one key, holder and resource spent beyond the bound,

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeSet;
 
+use super::Ledger;
 use crate::{
     key::{HolderKey, Name, RequestKey, ResourceKey, SessionId},
-    waiter::PlaceKey,
+    waiter::{PlaceKey, Waiter},
 };
 
 /// A row that the decision needs was not loaded: the batch must start again with it (rule 10).
@@ -35,6 +36,18 @@ pub struct Dirty {
 }
 
 impl Dirty {
+    /// All rows of a ledger, as if each had changed.
+    pub fn all_of(ledger: &Ledger) -> Self {
+        Self {
+            sessions: ledger.sessions().map(|s| s.id).collect(),
+            resources: ledger.resources().map(|r| r.key.clone()).collect(),
+            holders: ledger.holders().map(|h| h.key.clone()).collect(),
+            requests: ledger.requests().map(|(request, _)| request).collect(),
+            records: ledger.records().map(|r| r.key()).collect(),
+            waiters: ledger.waiters().map(Waiter::place).collect(),
+        }
+    }
+
     pub fn extend(&mut self, more: Self) {
         self.sessions.extend(more.sessions);
         self.resources.extend(more.resources);

@@ -1,13 +1,13 @@
 //! Reading the rows of a resident store.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 
 use solehold_core::{
     command::Footprint,
     event::Event,
     key::{HolderKey, Name, ResourceKey, SessionId},
     lease::Resource,
-    ledger::{Dirty, Ledger},
+    ledger::Ledger,
     limits::{SESSION_WAITERS_LOADED, WAITERS_LOADED},
     time::StoreTime,
     waiter::Waiter,
@@ -264,16 +264,5 @@ pub(super) fn events(events: &VecDeque<Event>, query: &EventQuery) -> Vec<Event>
             events.range(first..end).rev().filter(is_its).take(query.limit).cloned().collect()
         }
         None => events.range(first..).filter(is_its).take(query.limit).cloned().collect(),
-    }
-}
-
-pub(super) fn all_of(state: &Ledger) -> Dirty {
-    Dirty {
-        sessions: state.sessions().map(|s| s.id).collect(),
-        resources: state.resources().map(|r| r.key.clone()).collect(),
-        holders: state.holders().map(|h| h.key.clone()).collect(),
-        requests: state.requests().map(|(request, _)| request).collect(),
-        records: state.records().map(|r| r.key()).collect::<BTreeSet<_>>(),
-        waiters: state.waiters().map(Waiter::place).collect(),
     }
 }

@@ -117,13 +117,14 @@ impl ResidentStore {
         clock: Box<dyn Clock>,
         options: ResidentOptions,
     ) -> Result<Arc<Self>, StoreError> {
-        let tick = clock.now();
         let boot_id = boot_id();
+        let at_least = |_| StoreTime::default();
         let JournaledRows { rows, is_unfolded, set_back } =
-            turn::load(&mut *journal, tick, StoreTime::default(), &boot_id).map_err(|error| match error {
+            turn::load(&mut *journal, &*clock, at_least, &boot_id).map_err(|error| match error {
                 StoreError::Unknown(what) => StoreError::Unusable(what),
                 other => other,
             })?;
+        let marked = rows.since.1;
         if set_back.is_none() && !is_unfolded {
             turn::adopt(&mut *journal, rows.since.0);
         }
@@ -146,7 +147,7 @@ impl ResidentStore {
                 is_unfolded,
                 set_back,
                 is_closed: false,
-                marked: tick,
+                marked,
             }),
             readers: Arc::new(Semaphore::new(reading::READERS_MAX)),
             options,

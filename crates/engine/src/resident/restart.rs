@@ -1,15 +1,10 @@
 //! Resumes store time at a start, so that no lease loses time while the store was down (rule 3).
 
-use std::collections::BTreeSet;
-
 use solehold_core::{
-    key::{RequestKey, ResourceKey, SessionId},
-    lease::{Resource, Tenure},
     ledger::{Dirty, Ledger},
     limits::RESTART_GRACE_MS,
     resume,
     time::StoreTime,
-    waiter::PlaceKey,
 };
 
 use super::Mark;
@@ -36,52 +31,6 @@ pub(super) fn give_back(
     now: StoreTime,
     grace_ms: u64,
 ) -> Dirty {
-    let before = Times::of(state);
     resume(state, stopped_at, gap_ms, now, grace_ms);
-    state.take_dirty();
-    before.changed(state)
-}
-
-/// Every time of a row that a restart may move. Most rows have none, and need not be written again.
-struct Times {
-    sessions: Vec<(SessionId, StoreTime)>,
-    resources: Vec<(ResourceKey, [Option<StoreTime>; 4])>,
-    waiters: Vec<(PlaceKey, StoreTime)>,
-    requests: Vec<(RequestKey, StoreTime)>,
-}
-
-impl Times {
-    fn of(state: &Ledger) -> Self {
-        let resources = state.resources().map(|r| (r, times(r))).filter(|(_, t)| *t != [None; 4]);
-        Self {
-            sessions: state.sessions().map(|s| (s.id, s.deadline)).collect(),
-            resources: resources.map(|(r, times)| (r.key.clone(), times)).collect(),
-            waiters: state.waiters().map(|w| (w.place(), w.deadline)).collect(),
-            requests: state.requests().map(|(request, spent)| (request, spent.until)).collect(),
-        }
-    }
-
-    fn changed(self, state: &Ledger) -> Dirty {
-        fn moved<K: Ord, T: Copy>(all: Vec<(K, T)>, is_moved: impl Fn(&K, T) -> bool) -> BTreeSet<K> {
-            all.into_iter().filter(|(key, was)| is_moved(key, *was)).map(|(key, _)| key).collect()
-        }
-        Dirty {
-            sessions: moved(self.sessions, |id, was| state.session(*id).is_some_and(|s| s.deadline != was)),
-            resources: moved(self.resources, |key, was| state.resource(key).is_some_and(|r| times(r) != was)),
-            waiters: moved(self.waiters, |place, was| state.waiter(place).is_some_and(|w| w.deadline != was)),
-            requests: moved(self.requests, |request, was| {
-                state.spent(request).is_none_or(|spent| spent.until != was)
-            }),
-            ..Default::default()
-        }
-    }
-}
-
-fn times(resource: &Resource) -> [Option<StoreTime>; 4] {
-    let own = resource.lease.as_ref().and_then(|l| match l.tenure {
-        Tenure::Own { deadline, .. } => Some(deadline),
-        Tenure::Session(_) => None,
-    });
-    let confirm_by = resource.lease.as_ref().and_then(|l| l.confirm_by);
-    [own, confirm_by, resource.pending.as_ref().map(|p| p.deadline), resource.held_back_until]
+    state.take_dirty()
 }

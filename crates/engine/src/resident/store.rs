@@ -7,7 +7,7 @@ use solehold_core::{
     command::Footprint,
     event::Event,
     key::Name,
-    ledger::Ledger,
+    ledger::{Dirty, Ledger},
     record::Record,
     time::{Moment, Revision, StoreTime},
 };
@@ -255,7 +255,7 @@ impl Store for ResidentStore {
             let longest_ms = self.options.ttl_max_ms.max(rows::longest_ttl_ms(&state));
             (history::another(furthest, wall_ms()), now.plus_ms(longest_ms))
         };
-        let dirty = find::all_of(&state);
+        let dirty = Dirty::all_of(&state);
         let decided = BatchDecision { events, revision: cursor.revision };
         let mark = Mark { barred_until, ..self.mark(now, tick) };
         let entry = Entry::new(&state, &dirty, mark, &decided, cursor.epoch);

@@ -13,7 +13,7 @@ use super::{
     Entry, Image, Journal, Mark, ResidentStore, SetBack, restart, rows::Rows, tally::Tally, timers::Timers,
 };
 use crate::{
-    clock::BootTime,
+    clock::{BootTime, Clock},
     store::{BatchDecision, StoreError},
 };
 
@@ -77,10 +77,9 @@ impl ResidentStore {
 
     /// Loads the rows again after the journal failed. No command has begun, so another failure leaves nothing unknown.
     fn catch_up(&self, turn: &mut WriteTurn) -> Result<(), StoreError> {
-        let tick = self.clock.now();
-        let at_least = self.read().now(tick);
+        let at_least = |tick| self.read().now(tick);
         let JournaledRows { rows, is_unfolded, .. } =
-            load(&mut *turn.journal, tick, at_least, &self.boot_id).map_err(nothing_done)?;
+            load(&mut *turn.journal, &*self.clock, at_least, &self.boot_id).map_err(nothing_done)?;
         self.head.send_replace(rows.cursor);
         *self.write() = rows;
         self.rows.clear_poison();
@@ -188,13 +187,15 @@ pub(super) struct JournaledRows {
 /// Loads all rows and resumes store time (rule 3), never before `at_least`. A journal on a full disk can be read too.
 pub(super) fn load(
     journal: &mut dyn Journal,
-    tick: BootTime,
-    at_least: StoreTime,
+    clock: &dyn Clock,
+    at_least: impl FnOnce(BootTime) -> StoreTime,
     boot_id: &str,
 ) -> Result<JournaledRows, StoreError> {
     let Image { mut state, events, cursor, floor, mark, set_back } = journal.load()?;
+    // Not before: many rows take a while, and the grace that holders get must not pass meanwhile.
+    let tick = clock.now();
     let (now, dirty) = restart::resume_time(&mut state, mark.as_ref(), tick);
-    let now = now.max(at_least);
+    let now = now.max(at_least(tick));
     let barred_until = mark.as_ref().map_or(StoreTime::default(), |mark| {
         let is_barred = mark.barred_until > mark.now;
         // Time during which no store was running does not count.
