@@ -20,6 +20,10 @@ use crate::error::ApiError;
 const TENANTS: &str = "tenant";
 /// How long a count is used before it is read from the store again.
 const FRESH_FOR: Duration = Duration::from_secs(1);
+/// The same while less than a quarter of the quota is used. After that it is read again while requests go on.
+const FRESH_FOR_WITH_PLENTY: Duration = Duration::from_secs(10);
+/// A count that is older than this is not used at all.
+const OLD_AT_MOST: Duration = Duration::from_secs(60);
 /// Tenants whose counts are kept; beyond it all are forgotten and read again.
 const COUNTS_MAX: usize = 10_000;
 
@@ -78,11 +82,32 @@ pub(crate) async fn change(engine: &Engine, tenant: &Name, changes: QuotaChanges
     .await
 }
 
-/// The counts of each tenant: those in the store within the last second, plus those admitted here since.
+/// The counts of each tenant: those in the store when they were last read, plus those admitted here since.
 #[derive(Debug, Default)]
 pub(crate) struct QuotaBook {
-    counts: Mutex<HashMap<Name, (BootTime, Usage)>>,
+    counts: Arc<Counts>,
     pub watches: Arc<Watches>,
+}
+
+#[derive(Debug, Default)]
+struct Counts(Mutex<HashMap<Name, TenantCount>>);
+
+#[derive(Debug, Default)]
+struct TenantCount {
+    last: Option<(BootTime, Usage)>,
+    /// Held while the store is asked. On PostgreSQL a count reads all rows of the tenant, so that one at a time must
+    /// do, however many requests come.
+    reading: Arc<tokio::sync::Mutex<()>>,
+}
+
+/// What a count says about one more.
+enum Verdict {
+    HasRoom,
+    /// So much that an old count will do, which is to be read again.
+    HadPlenty(Arc<tokio::sync::Mutex<()>>),
+    IsFull,
+    /// There is no count, or an old one.
+    Unknown(Arc<tokio::sync::Mutex<()>>),
 }
 
 impl QuotaBook {
@@ -94,36 +119,86 @@ impl QuotaBook {
         quota: Quota,
         quotas: Quotas,
     ) -> Result<(), ApiError> {
-        let Some(most) = quota.of(quotas) else { return Ok(()) };
-        let has_room = match self.count(tenant, quota, most) {
-            Some(has_room) => has_room,
-            None => {
-                let at = BootTime::now();
-                let usage = engine.usage(Some(tenant)).await?;
-                {
-                    let mut counts = self.counts.lock();
-                    if counts.len() >= COUNTS_MAX {
-                        counts.clear();
-                    }
-                    counts.insert(tenant.clone(), (at, usage));
-                }
-                self.count(tenant, quota, most).unwrap_or(true)
-            }
+        let read = {
+            let engine = engine.clone();
+            let tenant = tenant.clone();
+            async move || Ok(engine.usage(Some(&tenant)).await?)
         };
-        if has_room { Ok(()) } else { Err(exceeded(quota.name(), tenant, most)) }
+        self.take_by(tenant, quota, quotas, read).await
     }
 
-    /// Counts one more if there is room for it; none without a fresh count.
-    fn count(&self, tenant: &Name, quota: Quota, most: u64) -> Option<bool> {
-        let mut counts = self.counts.lock();
-        let (at, usage) = counts.get_mut(tenant)?;
-        if BootTime::now().since(*at) > FRESH_FOR {
-            return None;
+    /// As [`Self::take`], with the usage that `read` gives.
+    async fn take_by<F, R>(&self, tenant: &Name, quota: Quota, quotas: Quotas, read: F) -> Result<(), ApiError>
+    where
+        F: FnOnce() -> R + Send + 'static,
+        R: Future<Output = Result<Usage, ApiError>> + Send + 'static,
+    {
+        let Some(most) = quota.of(quotas) else { return Ok(()) };
+        let full = || exceeded(quota.name(), tenant, most);
+        let reading = match self.counts.take(tenant, quota, most) {
+            Verdict::HasRoom => return Ok(()),
+            Verdict::IsFull => return Err(full()),
+            Verdict::HadPlenty(reading) => {
+                // Nobody waits for it.
+                if let Ok(reading) = reading.try_lock_owned() {
+                    let counts = self.counts.clone();
+                    let tenant = tenant.clone();
+                    tokio::spawn(async move {
+                        let _reading = reading;
+                        if let Err(error) = counts.refresh(&tenant, read()).await {
+                            tracing::debug!(%tenant, %error, "cannot count what a tenant has; will retry");
+                        }
+                    });
+                }
+                return Ok(());
+            }
+            Verdict::Unknown(reading) => reading,
+        };
+        let _reading = reading.lock().await;
+        // Another request may have read it meanwhile.
+        let verdict = match self.counts.take(tenant, quota, most) {
+            Verdict::Unknown(_) => {
+                self.counts.refresh(tenant, read()).await?;
+                self.counts.take(tenant, quota, most)
+            }
+            verdict => verdict,
+        };
+        if matches!(verdict, Verdict::IsFull) { Err(full()) } else { Ok(()) }
+    }
+}
+
+impl Counts {
+    /// Counts one more if there is room for it.
+    fn take(&self, tenant: &Name, quota: Quota, most: u64) -> Verdict {
+        let mut counts = self.0.lock();
+        if counts.len() >= COUNTS_MAX && !counts.contains_key(tenant) {
+            counts.clear();
         }
+        let TenantCount { last, reading } = counts.entry(tenant.clone()).or_default();
+        let Some((at, usage)) = last else { return Verdict::Unknown(reading.clone()) };
+        let age = BootTime::now().since(*at);
         let used = quota.used(usage);
-        let has_room = *used < most;
-        *used += u64::from(has_room);
-        Some(has_room)
+        let has_plenty = *used < most / 4;
+        let is_fresh = age <= if has_plenty { FRESH_FOR_WITH_PLENTY } else { FRESH_FOR };
+        if !is_fresh && (!has_plenty || age > OLD_AT_MOST) {
+            return Verdict::Unknown(reading.clone());
+        }
+        if *used >= most {
+            return Verdict::IsFull;
+        }
+        *used += 1;
+        if is_fresh { Verdict::HasRoom } else { Verdict::HadPlenty(reading.clone()) }
+    }
+
+    async fn refresh(
+        &self,
+        tenant: &Name,
+        read: impl Future<Output = Result<Usage, ApiError>>,
+    ) -> Result<(), ApiError> {
+        let at = BootTime::now();
+        let usage = read.await?;
+        self.0.lock().entry(tenant.clone()).or_default().last = Some((at, usage));
+        Ok(())
     }
 }
 
@@ -198,4 +273,31 @@ fn exceeded(bound: &str, tenant: &Name, most: u64) -> ApiError {
     let detail =
         format!("tenant {tenant} has reached its quota of {most} {what}; an administrator can raise it");
     Problem::new(ErrorCode::QuotaExceeded, detail).limit(bound, most).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use super::*;
+
+    /// However many requests come at once, the store is asked once, and no more are admitted than there is room for.
+    #[tokio::test]
+    async fn many_requests_at_once_are_counted_by_one_read() {
+        let book = QuotaBook::default();
+        let tenant = Name::new("acme").expect("a name");
+        let quotas = Quotas { resources: Some(50), ..Quotas::default() };
+        let reads = Arc::new(AtomicU64::new(0));
+        let take = || {
+            let reads = reads.clone();
+            book.take_by(&tenant, Quota::Resources, quotas, async move || {
+                reads.fetch_add(1, Ordering::SeqCst);
+                tokio::task::yield_now().await;
+                Ok(Usage { resources: 10, ..Usage::default() })
+            })
+        };
+        let taken = futures_util::future::join_all((0..100).map(|_| take())).await;
+        assert_eq!(taken.iter().filter(|taken| taken.is_ok()).count(), 40);
+        assert_eq!(reads.load(Ordering::SeqCst), 1);
+    }
 }
