@@ -14,7 +14,7 @@ use solehold_engine::{
     embedded,
     history::TTL_MAX_MS,
     resident::{self, ResidentOptions, ResidentStore},
-    store::{Store, StoreError},
+    store::{Store, StoreError, Usage},
 };
 
 use crate::{
@@ -70,18 +70,23 @@ impl StoreChoice {
         self.try_open(options, missing).await.map_err(self.failure())
     }
 
-    /// As [`Self::open`], for a store that may come up later: attempts are made for `wait`. Why the last one failed is
-    /// given to `waiting`.
+    /// As [`Self::open`], for a store that may come up later: attempts are made for `wait`, until it is open and has
+    /// answered how much there is in it. Why the last one failed is given to `waiting`.
     pub async fn open_within(
         &self,
         wait: Duration,
         options: StoreOptions,
         mut waiting: impl FnMut(&CommandError),
-    ) -> CommandResult<Arc<dyn Store>> {
+    ) -> CommandResult<(Arc<dyn Store>, Usage)> {
         let until = BootTime::now().plus(wait);
+        let try_once = async || {
+            let store = self.try_open(options, IfMissing::Create).await?;
+            let usage = store.usage(None).await?;
+            Ok((store, usage))
+        };
         loop {
-            let error = match self.try_open(options, IfMissing::Create).await {
-                Ok(store) => return Ok(store),
+            let error = match try_once().await {
+                Ok(opened) => return Ok(opened),
                 Err(error) => error,
             };
             let may_come = matches!(error, StoreError::Unavailable(_) | StoreError::Contended { .. });

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use solehold_api::problem::ErrorCode;
-use solehold_engine::store::Store;
+use solehold_engine::store::{Store, Usage};
 use solehold_server::{
     Entrance, Running, Server, StartError,
     relays::{self, RelayConfig},
@@ -153,7 +153,7 @@ async fn start(settings: Settings) -> CommandResult<Running> {
     let (started, found) = match &store {
         StoreChoice::Folder(_) => {
             let opened = store.open(store_options, IfMissing::Create).await?;
-            let found = found(&*opened).await?;
+            let found = found(&*opened, &opened.usage(None).await?);
             (Server::start(server, opened).await, found)
         }
         // PostgreSQL may start after this server, which responds with 503 until then.
@@ -168,8 +168,8 @@ async fn start(settings: Settings) -> CommandResult<Running> {
                 }
             };
             let open = async {
-                let opened = store.open_within(store_wait, store_options, waiting).await?;
-                let found = found(&*opened).await?;
+                let (opened, usage) = store.open_within(store_wait, store_options, waiting).await?;
+                let found = found(&*opened, &usage);
                 CommandResult::Ok((opened, found))
             };
             let (opened, found) = entrance.serve_until("postgres", reasons, open).await?;
@@ -185,16 +185,15 @@ async fn start(settings: Settings) -> CommandResult<Running> {
 /// How the reason in `/readyz` begins while the store cannot be reached.
 const NOT_THERE: &str = "the store is not available yet";
 
-/// A summary of the store, so that an operator notices a wrong data folder or database.
-async fn found(store: &dyn Store) -> CommandResult<String> {
-    // The leases first: a store that was restored begins a new history when it is first read.
-    let leases = store.usage(None).await?.live_leases;
+/// A summary of the store, so that an operator notices a wrong data folder or database. Its usage has been read before: a
+/// store that was restored begins a new history when it is first read.
+fn found(store: &dyn Store, usage: &Usage) -> String {
     let revision = store.cursor().revision.0;
     if revision == 0 {
-        return Ok("new store".to_owned());
+        return "new store".to_owned();
     }
-    let leases = count(usize::try_from(leases).unwrap_or(usize::MAX), "lease");
-    Ok(format!("{leases}, next token above {revision}"))
+    let leases = count(usize::try_from(usage.live_leases).unwrap_or(usize::MAX), "lease");
+    format!("{leases}, next token above {revision}")
 }
 
 fn refused(error: StartError, store: &StoreChoice) -> CommandError {

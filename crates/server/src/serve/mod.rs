@@ -17,8 +17,9 @@ use std::{
 };
 
 use axum::Router;
+use solehold_api::problem::ErrorCode;
 use solehold_core::time::Revision;
-use solehold_engine::{Engine, store::Store};
+use solehold_engine::{Engine, clock::BootTime, store::Store};
 use tokio::task::{JoinHandle, JoinSet};
 
 pub use config::{ServerConfig, TlsFiles};
@@ -28,9 +29,13 @@ use listener::{Listener, bind};
 pub use tls::{Acceptor, Protocols, Tls, TlsError};
 
 use crate::{
-    context::Context, context::ContextOptions, metrics::Metrics, relays::Relays, routes, state::keys,
+    context::Context, context::ContextOptions, error::ApiError, metrics::Metrics, relays::Relays, routes,
+    state::keys,
 };
 
+/// For how long the keys are asked for at the start, and how often.
+const KEYS_WITHIN: Duration = Duration::from_secs(30);
+const KEYS_RETRY_AFTER: Duration = Duration::from_millis(250);
 const REFRESH_EVERY: Duration = Duration::from_secs(1);
 /// The number of refreshes after which the rates of idle callers are dropped.
 const FORGET_EVERY_REFRESHES: u32 = 60;
@@ -104,6 +109,29 @@ async fn run(
     }
 }
 
+/// Stores the bootstrap key, if there is one, and reads the keys. A store that has just been opened may be slow to answer,
+/// as while PostgreSQL recovers.
+async fn read_keys(config: &ServerConfig, context: &Context) -> Result<(), ApiError> {
+    let try_once = async || {
+        if let Some(text) = &config.bootstrap_key
+            && keys::bootstrap(context.engine(), text).await?
+        {
+            tracing::info!("stored the bootstrap key; SOLEHOLD_BOOTSTRAP_KEY is no longer needed");
+        }
+        context.refresh().await
+    };
+    let until = BootTime::now().plus(KEYS_WITHIN);
+    loop {
+        match try_once().await {
+            Err(ApiError(failure)) if failure.code == ErrorCode::Unavailable && BootTime::now() < until => {
+                tracing::warn!(error = %failure, "cannot read the keys yet; retrying");
+            }
+            read => return read,
+        }
+        tokio::time::sleep(KEYS_RETRY_AFTER).await;
+    }
+}
+
 async fn start(
     config: &ServerConfig,
     context: &Context,
@@ -114,12 +142,7 @@ async fn start(
         Some(entrance) => (entrance.tls, Some((entrance.address, entrance.listener))),
         None => (Tls::of(config).await?, None),
     };
-    if let Some(text) = &config.bootstrap_key
-        && keys::bootstrap(context.engine(), text).await?
-    {
-        tracing::info!("stored the bootstrap key; SOLEHOLD_BOOTSTRAP_KEY is no longer needed");
-    }
-    context.refresh().await?;
+    read_keys(config, context).await?;
     if context.ring.is_empty() && !config.is_loopback() {
         return Err(StartError::NoKeys(config.listen));
     }
