@@ -272,7 +272,7 @@ async fn slow_requests_do_not_delay_a_heartbeat() {
             tokio::spawn(async move { locks.acquire("a").await.map(drop) })
         })
         .collect();
-    wait_for("all to stand in line", PATIENCE, async || behind.queued("lock", "a").await == 100)
+    wait_for("all to stand in line", PATIENCE, async || behind.queued("lock", "a").await == Some(100))
         .await
         .expect("in line");
     for n in 0..500 {

@@ -120,7 +120,7 @@ async fn a_heartbeat_with_a_sealed_cursor_does_not_report_that_a_stopped_store_a
         assert_eq!(status, 503, "{problem}");
     }
     assert_eq!(count("the store is available again"), 0, "{}", server.logs());
-    assert_eq!(count("the store is unavailable"), 1, "{}", server.logs());
+    assert_eq!(count("commands fail until it answers"), 1, "{}", server.logs());
     postgres.start_again().await?;
     wait_for("the session to be renewed", PATIENCE, async || {
         matches!(api.call(Method::PUT, &path, cursor.clone()).await, Ok((200, _)))

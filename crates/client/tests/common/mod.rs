@@ -112,12 +112,12 @@ impl Behind {
         ClientSession::open(self.authority.clone(), config).await.expect("a session")
     }
 
-    /// How many stand in line for a resource.
-    pub async fn queued(&self, kind: &str, key: &str) -> u32 {
+    /// How many stand in line for a resource; none if the store did not say.
+    pub async fn queued(&self, kind: &str, key: &str) -> Option<u32> {
         let name = |text: &str| Name::new(text).expect("a name");
         let key = ResourceKey { tenant: name("default"), kind: name(kind), key: name(key) };
-        let loaded = self.engine.resource(&key).await.expect("a read");
-        loaded.state.resource(&key).map_or(0, |resource| resource.queued)
+        let loaded = self.engine.resource(&key).await.ok()?;
+        Some(loaded.state.resource(&key).map_or(0, |resource| resource.queued))
     }
 }
 
