@@ -377,7 +377,7 @@ pub struct ResourceBody {
     pub attributes: BTreeMap<String, Value>,
     /// Milliseconds for which it is held back after a lease has expired.
     pub lock_delay_ms: u64,
-    /// When it came into being. One that is not declared, and is used again and again, may have been there before.
+    /// When it was declared. One that is not declared has a row since then, which may be older than its lease.
     pub created_at: Timestamp,
     /// The token of the last grant; 0 before the first.
     pub last_token: u64,

@@ -124,7 +124,12 @@ pub(crate) fn to_resource(resource: &mut Resource, event: &Event) {
         What::Stolen(_) | What::ConfigChanged(_) => {}
         What::HoldBackLifted { .. } => (resource.held_back_until, resource.held_back_by) = (None, None),
         What::StateChanged(state) => resource.state = Some(state.clone()),
-        What::Declared(declaration) => resource.declared = Some(Arc::new(declaration.clone())),
+        What::Declared(declaration) => {
+            if resource.declared.is_none() {
+                resource.created_at = event.at;
+            }
+            resource.declared = Some(Arc::new(declaration.clone()));
+        }
         What::Deleted => {
             resource.declared = None;
             resource.state = None;
@@ -158,7 +163,8 @@ pub fn resume(ledger: &mut Ledger, stopped_at: StoreTime, gap_ms: u64, now: Stor
         resource.held_back_until = resource.held_back_until.map(|until| later(until, 0));
         resource
     };
-    let sessions = moved(ledger.sessions(), |s| Session { deadline: later(s.deadline, s.ttl_ms), ..s.clone() });
+    let sessions =
+        moved(ledger.sessions(), |s| Session { deadline: later(s.deadline, s.ttl_ms), ..s.clone() });
     sessions.into_iter().for_each(|session| ledger.put_session(session));
     let resources = moved(ledger.resources(), resumed);
     resources.into_iter().for_each(|resource| ledger.put_resource(resource));

@@ -147,6 +147,7 @@ pub struct Resource {
     pub key: ResourceKey,
     /// Its declaration; none if it exists only while it is held.
     pub declared: Option<Arc<Declaration>>,
+    /// When it was declared. Without a declaration, since when its row is there, which is the store's own matter.
     pub created_at: StoreTime,
     /// The token of the last grant; 0 before the first.
     pub last_token: Token,

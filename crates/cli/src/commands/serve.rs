@@ -185,8 +185,8 @@ async fn start(settings: Settings) -> CommandResult<Running> {
 /// How the reason in `/readyz` begins while the store cannot be reached.
 const NOT_THERE: &str = "the store is not available yet";
 
-/// A summary of the store, so that an operator notices a wrong data folder or database. Its usage has been read before: a
-/// store that was restored begins a new history when it is first read.
+/// A summary of the store, so that an operator notices a wrong data folder or database. Its usage has been read before:
+/// a store that was restored begins a new history when it is first read.
 fn found(store: &dyn Store, usage: &Usage) -> String {
     let revision = store.cursor().revision.0;
     if revision == 0 {

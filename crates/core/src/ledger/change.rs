@@ -260,8 +260,8 @@ impl Ledger {
         }
     }
 
-    /// Lets the name of a holder share the text that it has in other rows, since it may hold many resources. Tenants and
-    /// kinds share theirs because they were made lately.
+    /// Lets the name of a holder share the text that it has in other rows, since it may hold many resources. Tenants
+    /// and kinds share theirs because they were made lately.
     fn share_holder(&self, holder: &mut Name) {
         if let Some((same, _)) = self.held.range((holder.clone(), least())..).next() {
             share(holder, same);

@@ -13,7 +13,7 @@ use std::{env, process::Command as Program, sync::Arc};
 use common::{TENANT, World, holder, key, lease, name};
 use solehold_core::{
     call::Call,
-    command::{Acquire, AskedTenure, Command},
+    command::{Acquire, Command},
     decide_all,
     fence::{Fence, Mark, Rules, Tick, Verdict},
     key::{LeaseId, SessionId},
@@ -29,10 +29,10 @@ struct Work {
 }
 
 const WORKS: [Work; 4] = [
-    Work { name: "cycle", instructions: 0, run: |rounds| cycles(1, rounds) },
-    Work { name: "cycle among many", instructions: 0, run: |rounds| cycles(10_000, rounds) },
-    Work { name: "renewal", instructions: 0, run: renewals },
-    Work { name: "judgement", instructions: 0, run: judgements },
+    Work { name: "cycle", instructions: 35_382, run: |rounds| cycles(1, rounds) },
+    Work { name: "cycle among many", instructions: 71_110, run: |rounds| cycles(10_000, rounds) },
+    Work { name: "renewal", instructions: 7_287, run: renewals },
+    Work { name: "judgement", instructions: 858, run: judgements },
 ];
 
 /// What a round may take more or less than when it was last looked at, of 100. Another compiler takes a few more or
@@ -77,7 +77,8 @@ fn counted(work: &str, rounds: u64) -> u64 {
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{said}\n{}", String::from_utf8_lossy(&output.stdout));
     // As in "==12== I   refs:      1,234,567".
-    let line = said.lines().find(|line| line.contains("refs:")).unwrap_or_else(|| panic!("no count in {said}"));
+    let line =
+        said.lines().find(|line| line.contains("refs:")).unwrap_or_else(|| panic!("no count in {said}"));
     let count = line.rsplit("refs:").next().expect("a count").trim().replace(',', "");
     count.parse().unwrap_or_else(|_| panic!("no count in {line}"))
 }
@@ -100,7 +101,8 @@ impl Rows {
     /// One batch: decided in a layer over the rows, then absorbed.
     fn run(&mut self, command: Command) {
         let mut layer = Ledger::over(self.all.clone());
-        let decided = decide_all(&mut layer, [&Call::from(command)], self.moment).expect("all rows are there");
+        let decided =
+            decide_all(&mut layer, [&Call::from(command)], self.moment).expect("all rows are there");
         assert!(decided.outcomes[0].is_ok(), "{:?}", decided.outcomes);
         let (changes, dirty) = layer.into_changes();
         Arc::make_mut(&mut self.all).absorb(&changes, &dirty);
@@ -118,7 +120,11 @@ fn cycles(others: usize, rounds: u64) {
     let ids: Vec<_> = (0..rounds).map(|_| world.fresh()).collect();
     let mut rows = Rows::from(world);
     for id in ids.into_iter().map(LeaseId) {
-        rows.run(Command::Acquire(Acquire { lease: id, request: Some(name(&id.to_string())), ..asked.clone() }));
+        rows.run(Command::Acquire(Acquire {
+            lease: id,
+            request: Some(name(&id.to_string())),
+            ..asked.clone()
+        }));
         rows.run(Command::Release { claim: lease(id), state: None });
     }
 }

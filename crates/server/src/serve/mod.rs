@@ -109,8 +109,8 @@ async fn run(
     }
 }
 
-/// Stores the bootstrap key, if there is one, and reads the keys. A store that has just been opened may be slow to answer,
-/// as while PostgreSQL recovers.
+/// Stores the bootstrap key, if there is one, and reads the keys. A store that has just been opened may be slow to
+/// answer, as while PostgreSQL recovers.
 async fn read_keys(config: &ServerConfig, context: &Context) -> Result<(), ApiError> {
     let try_once = async || {
         if let Some(text) = &config.bootstrap_key

@@ -128,7 +128,13 @@ impl QuotaBook {
     }
 
     /// As [`Self::take`], with the usage that `read` gives.
-    async fn take_by<F, R>(&self, tenant: &Name, quota: Quota, quotas: Quotas, read: F) -> Result<(), ApiError>
+    async fn take_by<F, R>(
+        &self,
+        tenant: &Name,
+        quota: Quota,
+        quotas: Quotas,
+        read: F,
+    ) -> Result<(), ApiError>
     where
         F: FnOnce() -> R + Send + 'static,
         R: Future<Output = Result<Usage, ApiError>> + Send + 'static,

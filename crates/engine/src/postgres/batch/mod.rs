@@ -309,7 +309,8 @@ impl PostgresStore {
         self.cache.learn(seen);
         let idle = writes.idle.iter().filter_map(|id| plan.known.get(id));
         self.cache.learn_idle(idle.map(|known| KnownResource::idle(known.is.clone())));
-        let is_idle = |key: &ResourceKey| held.resources.get(key).is_some_and(|s| writes.idle.contains(&s.id));
+        let is_idle =
+            |key: &ResourceKey| held.resources.get(key).is_some_and(|s| writes.idle.contains(&s.id));
         let is_gone = |key: &&ResourceKey| held.state.resource(key).is_none() && !is_idle(key);
         let gone = dirty.resources.iter().filter(is_gone);
         let ended = decided.events.iter().filter_map(|event| match &event.what {

@@ -193,7 +193,13 @@ impl<'a> Writes<'a> {
     }
 
     /// A resource that there is no more. If it only lost its lease, its row becomes idle.
-    fn gone(&mut self, key: &ResourceKey, stored: &LockedResource, changes: &ResourceChanges<'_>, now: StoreTime) {
+    fn gone(
+        &mut self,
+        key: &ResourceKey,
+        stored: &LockedResource,
+        changes: &ResourceChanges<'_>,
+        now: StoreTime,
+    ) {
         let was_changed = changes.declared.contains_key(key) || changes.state.contains(key);
         // What came and went within the batch was never written.
         if stored.was_idle {
