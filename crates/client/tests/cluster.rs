@@ -196,7 +196,8 @@ async fn every_node_sees_every_node_and_routes_alike() {
         nodes[1].set_metrics(&metrics);
         for node in &nodes {
             let is_seen = async || {
-                let seen = node.nodes().await.expect("nodes");
+                // On a busy machine the server may not answer in time.
+                let Ok(seen) = node.nodes().await else { return false };
                 let names: Vec<_> = seen.iter().map(|node| node.node_id.as_str()).collect();
                 names == ["a", "b", "c"] && seen[1].metrics.get("cpu") == Some(&json!(0.7))
             };

@@ -188,8 +188,13 @@ impl PostgresStore {
         let mut pauses = RetryPauses::default();
         let mut attempt = 1;
         while let Err(fault) = store.take_up().await {
-            if !fault.is_contention() || attempt >= OPEN_ATTEMPTS {
+            // A machine that stood still between two looks at the clock takes it for stepped.
+            let is_stepped = matches!(fault, Fault::Stepped);
+            if !(is_stepped || fault.is_contention()) || attempt >= OPEN_ATTEMPTS {
                 return Err(fault.told_at_start());
+            }
+            if is_stepped {
+                store.mend_and_retry(&fault).await?;
             }
             attempt += 1;
             pauses.pause().await;
