@@ -245,17 +245,14 @@ statements! {
          ORDER BY until_ms LIMIT $2 FOR UPDATE SKIP LOCKED) RETURNING until_ms) \
         SELECT {} FROM gone", list::<RemovalPart>());
     /// Removes requests that leases of keys (`$5`) spent, of holders for resources (`$1..$4`), beyond the newest `$6`,
-    /// at most `$7` of each. One that is spent anew meanwhile stays. Times are compared so that no index over them is
-    /// taken: many requests may have the same.
-    ForgetSurplus = "DELETE FROM solehold.requests d USING \
-        (SELECT k.tenant, k.kind, k.key, k.holder, q.request, q.until_ms \
+    /// at most `$7` of each. They are found once and removed by their place, where one that is spent anew meanwhile is
+    /// no longer.
+    ForgetSurplus = "DELETE FROM solehold.requests WHERE ctid = ANY(ARRAY(SELECT q.ctid \
          FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[]) AS k(tenant, kind, key, holder, by_key) \
-         CROSS JOIN LATERAL (SELECT q.request, q.until_ms FROM solehold.requests q \
+         CROSS JOIN LATERAL (SELECT q.ctid FROM solehold.requests q \
             WHERE q.tenant = k.tenant AND q.kind = k.kind AND q.key = k.key AND q.holder = k.holder \
                 AND q.by_key IS NOT DISTINCT FROM k.by_key AND NOT q.cancelled \
-            ORDER BY q.until_ms DESC OFFSET $6 LIMIT $7) q) o \
-        WHERE (d.tenant, d.kind, d.key, d.holder, d.request) = (o.tenant, o.kind, o.key, o.holder, o.request) \
-            AND d.until_ms IS NOT DISTINCT FROM o.until_ms AND NOT d.cancelled";
+            ORDER BY q.until_ms DESC OFFSET $6 LIMIT $7) q))";
     /// Turns that are over, as [`Sql::ForgetRequests`].
     ForgetTurns = format!("WITH gone(place) AS (DELETE FROM solehold.turns WHERE number IN \
         (SELECT number FROM solehold.turns WHERE number < $1 AND number >= $3 ORDER BY number LIMIT $2) \
