@@ -234,3 +234,100 @@ pub(super) fn load(
     };
     Ok(JournaledRows { rows, is_unfolded, set_back })
 }
+
+#[cfg(test)]
+mod tests {
+    use async_trait::async_trait;
+    use solehold_core::{
+        key::{Document, HolderKey, Name, SessionId},
+        limits::RESTART_GRACE_MS,
+        session::{Session, Standing},
+        time::Revision,
+    };
+
+    use super::*;
+    use crate::{
+        clock::{ManualClock, boot_id},
+        resident::{Fold, JournaledEvents, NoJournal, Unfolded},
+        store::Retention,
+    };
+
+    /// A journal with one live session that takes a minute to load.
+    struct SlowJournal {
+        clock: Arc<ManualClock>,
+        session: Session,
+        mark: Mark,
+    }
+
+    #[async_trait]
+    impl Journal for SlowJournal {
+        fn history(&self) -> Option<Arc<dyn JournaledEvents>> {
+            None
+        }
+
+        fn load(&mut self) -> Result<Image, StoreError> {
+            self.clock.advance_ms(60_000);
+            let mut image = NoJournal.load()?;
+            image.state.load_session(self.session.clone());
+            Ok(Image { mark: Some(self.mark.clone()), ..image })
+        }
+
+        async fn append(&mut self, _: Entry) -> Result<(), StoreError> {
+            Ok(())
+        }
+
+        fn unfolded(&mut self) -> Option<&Unfolded> {
+            None
+        }
+
+        fn fold(&mut self, _: &Ledger, _: Dirty, _: Mark) -> Result<(), StoreError> {
+            Ok(())
+        }
+
+        async fn tidy(
+            &mut self,
+            _: Option<Fold>,
+            _: Mark,
+            _: &Retention,
+        ) -> Result<Option<Revision>, StoreError> {
+            Ok(None)
+        }
+
+        fn set_floor(&mut self, _: Revision) -> Result<(), StoreError> {
+            Ok(())
+        }
+
+        fn close(&mut self) -> Result<(), StoreError> {
+            Ok(())
+        }
+    }
+
+    /// The grace of rule 3 is for holders to come back, not for the rows to be read.
+    #[test]
+    fn a_session_has_the_whole_grace_after_a_load_that_takes_a_minute() {
+        let name = |text: &str| Name::new(text).expect("a name");
+        let stopped_at = StoreTime(1_000_000);
+        let session = Session {
+            id: SessionId(uuid::Uuid::from_u128(1)),
+            holder: HolderKey { tenant: name("acme"), name: name("ann") },
+            by: None,
+            ttl_ms: 30_000,
+            opened_at: stopped_at,
+            renewed_at: stopped_at,
+            deadline: stopped_at.plus_ms(20_000),
+            standing: Standing::Current,
+            capacity: None,
+            lease_count: 0,
+            waiting: 0,
+            lease_revision: Revision(0),
+            metrics: Document::default(),
+        };
+        let id = session.id;
+        let clock = Arc::new(ManualClock::default());
+        let mark = Mark { now: stopped_at, boot_id: boot_id(), ..Mark::default() };
+        let mut journal = SlowJournal { clock: clock.clone(), session, mark };
+        let loaded = load(&mut journal, &*clock, |_| StoreTime::default(), &boot_id()).expect("loaded");
+        let deadline = loaded.rows.state.session(id).expect("it is there").deadline;
+        assert_eq!(deadline.ms_after(loaded.rows.now(clock.now())), RESTART_GRACE_MS);
+    }
+}
