@@ -379,7 +379,8 @@ mod tests {
         for session in [SESSION, next] {
             let view = heartbeat_of(session).await;
             let rows = engine.load(&LeaseSet::footprint(&view)).await.expect("rows");
-            let is_swept = rows.state.resource(&key).is_some_and(|resource| resource.pending.is_none());
+            // Then it is no longer attached to the next one's session, and so not among its rows.
+            let is_swept = rows.state.resource(&key).is_none_or(|resource| resource.pending.is_none());
             let set = LeaseSets::default().learn(&view, &rows).expect("a set");
             assert_eq!(set.cursor(1).is_some(), is_swept, "named again only with another revision");
             assert!(set.pending.is_empty() && set.leases.iter().all(|lease| lease.next.is_none()));
