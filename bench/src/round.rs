@@ -59,12 +59,12 @@ struct Done<T> {
     latency_us: Histogram<u64>,
 }
 
-/// Runs the tasks side by side for this long, against an engine in this process: there is no server to measure.
+/// As [`measure`], against an engine in this process: there is no server to measure.
 pub async fn measure_here<T: Turn>(tasks: Vec<T>, duration: Duration) -> Result<Round> {
     measure(&Meter(Vec::new()), tasks, duration).await
 }
 
-/// Runs the tasks side by side for this long.
+/// Runs the tasks side by side until the duration is over.
 pub async fn measure<T: Turn>(meter: &Meter, tasks: Vec<T>, duration: Duration) -> Result<Round> {
     let count = u32::try_from(tasks.len()).context("too many tasks")?.max(1);
     let server = meter.read()?;

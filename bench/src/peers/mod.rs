@@ -1,5 +1,5 @@
 //! Solehold beside its peers: every server is started privately, and rounds of all systems alternate, so that a slow
-//! moment of the machine is nobody's alone.
+//! moment of the machine affects all of them.
 //!
 //! ```text
 //!   work (cycle, batch, keepalive) ── round(system) ──> Turn, repeated by each task ──> Round ──> Row, Group
@@ -89,7 +89,7 @@ impl Options {
     }
 }
 
-/// Names of scenes for so many tasks.
+/// The names of the scenes of all tasks.
 fn scenes(tasks: usize) -> Vec<String> {
     let of_task = |task| (0..load::SCENES_A_CONNECTION).map(move |index| load::scene(task, index));
     (0..tasks).flat_map(of_task).collect()

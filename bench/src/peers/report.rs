@@ -59,7 +59,7 @@ impl Row {
     }
 }
 
-/// One work with so many tasks.
+/// The rounds of one work with one number of tasks.
 pub struct Group {
     pub work: Work,
     pub tasks: usize,

@@ -171,8 +171,8 @@ pub fn resume(ledger: &mut Ledger, stopped_at: StoreTime, gap_ms: u64, now: Stor
     let waiters = moved(ledger.waiters(), |w| Waiter { deadline: later(w.deadline, 0), ..w.clone() });
     waiters.into_iter().for_each(|waiter| ledger.put_waiter(waiter));
     let until = |spent: &SpentRequest| later(spent.until, 0);
-    let requests: Vec<_> = ledger.requests().filter(|(_, spent)| until(spent) != spent.until).collect();
-    let requests: Vec<_> = requests.into_iter().map(|(request, spent)| (request, spent.clone())).collect();
+    let requests = ledger.requests().filter(|(_, spent)| until(spent) != spent.until);
+    let requests: Vec<_> = requests.map(|(request, spent)| (request, spent.clone())).collect();
     for (request, spent) in requests {
         ledger.put_request(request, SpentRequest { until: until(&spent), ..spent });
     }

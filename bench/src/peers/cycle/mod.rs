@@ -32,7 +32,7 @@ pub const SYSTEMS: &[System] = &[
 /// How long an acquired lock would be held, where it is not attached to a session.
 const TTL: Duration = Duration::from_secs(30);
 
-/// Runs cycles in so many tasks for this long.
+/// Runs cycles in a number of tasks until the duration is over.
 pub async fn round(servers: &Servers, system: System, tasks: usize, duration: Duration) -> Result<Round> {
     let meter = servers.meter(system)?;
     match system {

@@ -245,8 +245,8 @@ statements! {
          ORDER BY until_ms LIMIT $2 FOR UPDATE SKIP LOCKED) RETURNING until_ms) \
         SELECT {} FROM gone", list::<RemovalPart>());
     /// Removes requests that leases of keys (`$5`) spent, of holders for resources (`$1..$4`), beyond the newest `$6`,
-    /// at most `$7` of each. They are found once and removed by their place, where one that is spent anew meanwhile is
-    /// no longer.
+    /// at most `$7` of each. They are removed by the place of their row. A request that is spent again meanwhile has a
+    /// new row in another place, and stays.
     ForgetSurplus = "DELETE FROM solehold.requests WHERE ctid = ANY(ARRAY(SELECT q.ctid \
          FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[]) AS k(tenant, kind, key, holder, by_key) \
          CROSS JOIN LATERAL (SELECT q.ctid FROM solehold.requests q \

@@ -33,8 +33,7 @@ pub(crate) struct RowsBefore<'a> {
     pub(crate) now: StoreTime,
 }
 
-/// For how long the row of an undeclared resource is kept after its last lease, at the least if nothing is due in it
-/// before.
+/// How long the idle row of an undeclared resource is kept. If the sweeper was to look at it earlier, it goes then.
 const IDLE_KEPT_MS: u64 = 10_000;
 
 /// Which resources were made, declared or given another state by events.
@@ -192,7 +191,7 @@ impl<'a> Writes<'a> {
         }
     }
 
-    /// A resource that there is no more. If it only lost its lease, its row becomes idle.
+    /// Removes the row of a resource, or leaves it idle if all that ended is its lease.
     fn gone(
         &mut self,
         key: &ResourceKey,
@@ -200,12 +199,12 @@ impl<'a> Writes<'a> {
         changes: &ResourceChanges<'_>,
         now: StoreTime,
     ) {
-        let was_changed = changes.declared.contains_key(key) || changes.state.contains(key);
-        // What came and went within the batch was never written.
+        // A lease that began and ended within the batch was never written.
         if stored.was_idle {
             self.idle.insert(stored.id);
             return;
         }
+        let was_changed = changes.declared.contains_key(key) || changes.state.contains(key);
         if was_changed || !stored.is_plain() {
             self.gone_resources.push(stored.id);
             return;

@@ -236,8 +236,8 @@ pub(crate) fn whole_resource(row: &Row) -> Result<(i64, Resource), Fault> {
     Ok((is.id, resource(&is, lease, state.map(|(_, state)| state.into()))?))
 }
 
-/// Whether a resource's row is idle: the resource is not declared, and nobody holds it or waits for it. Such a row
-/// means no more than none. It is kept a while, since the next grant is cheaper with it.
+/// Whether the row of a resource is idle: the resource is not declared, and nobody holds it or waits for it. Decisions
+/// and readers treat it as missing. It is kept for a while because the next grant is then cheaper.
 pub(crate) fn is_idle(resource: &Resource) -> bool {
     resource.is_forgettable(StoreTime::default())
 }
