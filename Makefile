@@ -11,7 +11,7 @@ SUITE := build tests doctests python surface
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help check test test-nisshi deps verify suite $(VERIFY) $(SUITE) quick fix e2e storm fuzz mutants
-.PHONY: bench bench-peers bench-claims bench-partitions bench-tables
+.PHONY: model bench bench-peers bench-claims bench-partitions bench-tables
 
 help: ## this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -107,6 +107,10 @@ e2e: ## one example under full load: EXAMPLE=gateway, reconciler, pipeline, trac
 storm: ## five minutes of faults over two servers and four agents; SOLEHOLD_STORM_SEED=N repeats the choices of a run
 	@$(MAKE) --no-print-directory build
 	@$(STAGE) storm env $(IN_MEMORY) SOLEHOLD_E2E=full cargo test --workspace --test storm -- --nocapture
+
+# `make test` visits the same scopes without `--wider`.
+model: ## every order of messages, crashes and ticks over the real decisions, within bounds; WIDER=2 for larger bounds
+	cargo run --release -p solehold-model -- --wider $(or $(WIDER),1)
 
 # The tests of partitions and of the orchestrator, which `make test` runs against Apache Kafka 0.9.
 test-nisshi: ## the same tests against nisshi, a broker of today's protocol; builds it first, which takes a while

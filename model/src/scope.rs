@@ -1,0 +1,107 @@
+//! How much may happen: the bounds that make the number of states finite.
+
+use std::time::Duration;
+
+use crate::variant::Variant;
+
+/// What keeps a client's lease alive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tenure {
+    /// The lease itself, renewed by its token.
+    Own,
+    /// The client's session, renewed by heartbeats.
+    Session,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Scope {
+    pub clients: u8,
+    pub tenure: Tenure,
+    /// Whether an acquire waits in line.
+    pub waits: bool,
+    /// How often time passes, by [`Self::TICK_MS`].
+    pub ticks: u8,
+    /// Requests of each client, after which it only receives.
+    pub asks: u8,
+    /// Writes of each client to the sink.
+    pub writes: u8,
+    /// Messages that arrive a second time.
+    pub repeats: u8,
+    /// Crashes, of any client: it forgets everything and starts again under the same name.
+    pub crashes: u8,
+    /// Times that an operator revokes the lease.
+    pub revokes: u8,
+    /// Nominations of the sweeper.
+    pub nominations: u8,
+}
+
+impl Scope {
+    /// One step of the store's clock.
+    pub const TICK_MS: u64 = 1_000;
+    pub const TTL_MS: u64 = 2_000;
+    /// What a waiter asks for.
+    pub const WAIT_MS: u64 = 60_000;
+
+    /// Two clients and nothing else; the other bounds are set on top of it.
+    pub const fn new(tenure: Tenure) -> Self {
+        Self {
+            clients: 2,
+            tenure,
+            waits: false,
+            ticks: 3,
+            asks: 2,
+            writes: 1,
+            repeats: 0,
+            crashes: 0,
+            revokes: 0,
+            nominations: 0,
+        }
+    }
+
+    /// The scopes that the protocol is checked in. Each lets something else go wrong, beside loss and reordering.
+    pub const fn all() -> [(&'static str, Self); 9] {
+        use Tenure::{Own, Session};
+        let least = Self { ticks: 2, writes: 0, ..Self::new(Own) };
+        let sessions = Self { tenure: Session, asks: 3, ..least };
+        [
+            ("writes to a sink", Self { writes: 1, ..least }),
+            ("a longer time", Self { ticks: 3, ..least }),
+            ("a repeated message", Self { repeats: 1, ..least }),
+            ("a crash", Self { crashes: 1, ..least }),
+            ("a revocation", Self { revokes: 1, ..least }),
+            ("a sweeper", Self { nominations: 1, ..least }),
+            ("three clients", Self { clients: 3, asks: 1, ticks: 3, ..least }),
+            ("waiting in line", Self { waits: true, ..least }),
+            ("sessions", sessions),
+        ]
+    }
+
+    /// A scope in which a wrong variant shows.
+    pub const fn breaking(variant: Variant) -> Self {
+        let least = Self::new(Tenure::Own);
+        match variant {
+            Variant::ReleaseByName => Self { clients: 1, asks: 3, crashes: 1, ..least },
+            Variant::RevokeWithoutHoldBack => Self { revokes: 1, ..least },
+            Variant::SweeperDecides => Self { nominations: 2, writes: 0, ..least },
+            _ => least,
+        }
+    }
+
+    /// The same with more of everything that it has.
+    #[must_use]
+    pub const fn wider(self, by: u8) -> Self {
+        let ticks = self.ticks + by;
+        let asks = self.asks + by;
+        let repeats = self.repeats + if self.repeats > 0 { by } else { 0 };
+        Self { ticks, asks, repeats, ..self }
+    }
+
+    /// How far a client's clock moves in a tick: every second client's is 1 % slow, the most that rule 2 allows.
+    pub fn tick_of(client: usize) -> Duration {
+        Duration::from_millis(if client.is_multiple_of(2) {
+            Self::TICK_MS - Self::TICK_MS / 100
+        } else {
+            Self::TICK_MS
+        })
+    }
+}
