@@ -21,7 +21,7 @@ use prometheus_client::{
 };
 use solehold_api::problem::Problem;
 use solehold_core::{
-    event::{Change, Event},
+    event::{Change, Event, EventName},
     outcome::Outcome,
 };
 use solehold_engine::{
@@ -141,6 +141,14 @@ fn add_seconds<M: Metric + Clone>(r: &mut Registry, name: &str, help: &str, metr
     metric
 }
 
+/// Shows counters from the start. An increase is seen between two values only, so a counter that first appears as 1
+/// would hide what it counted from every alert.
+fn start_at_zero<L: Clone + Eq + Hash>(counts: &Family<L, Counter>, labels: impl IntoIterator<Item = L>) {
+    for labels in labels {
+        counts.get_or_create(&labels);
+    }
+}
+
 /// From 50 microseconds to 13 seconds.
 fn durations<L: Clone + Eq + Hash>() -> Family<L, Histogram> {
     Family::new_with_constructor(|| Histogram::new(exponential_buckets(0.000_05, 2.0, 19)))
@@ -165,12 +173,14 @@ impl Metrics {
         let of_nomination = "How late the most overdue nomination of the last sweep was";
         let of_bar =
             "How long the store still grants and renews nothing, because it was restored or failed over";
+        let events = add(r, "events", "Events that were committed at this node, by name", Family::default());
+        start_at_zero(&events, EventName::ALL.map(|event| [("event", event.as_str())]));
         Self {
             requests: add(r, "http_requests", "Requests by route, method and status", Family::default()),
             request_seconds: add_seconds(r, "http_request", of_request, durations()),
             operations: add(r, "operations", "Commands by operation and outcome", Family::default()),
             operation_seconds: add_seconds(r, "operation", of_command, durations()),
-            events: add(r, "events", "Events that were committed at this node, by name", Family::default()),
+            events,
             renewals: add(r, "renewals", of_renewals, Counter::default()),
             batch_commands: add(r, "batch_commands", "Commands in a batch, by lane", sizes()),
             store_seconds: add_seconds(r, "store", of_batch, durations()),
@@ -188,6 +198,13 @@ impl Metrics {
             relay_lag_events: add(r, "relay_lag_events", "Events that are not sent yet", Family::default()),
             relay_lag: add_seconds(r, "relay_lag", of_lag, Family::default()),
             registry,
+        }
+    }
+
+    /// A relay of this name is configured, and has done nothing yet.
+    pub fn relay_starts(&self, relay: &str) {
+        for counts in &self.relay_counts {
+            start_at_zero(counts, [[("relay", relay.to_owned())]]);
         }
     }
 

@@ -166,6 +166,7 @@ impl Relays {
                 tracing::warn!(relay = relay.name(), %error, "cannot create the cursor of the relay; retrying");
             }
             tracing::info!(relay = relay.name(), to = %config.to, "relay started");
+            context.metrics.relay_starts(relay.name());
             names.push(config.name.clone());
             if config.renewals {
                 relays._helpers.spawn(renewals::publish(relay.clone()));
