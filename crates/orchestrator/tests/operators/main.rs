@@ -10,10 +10,10 @@ mod tls;
 mod waiting;
 mod world;
 
-use anyhow::Result;
+use anyhow::{Result, anyhow};
 use reqwest::Method;
 use serde_json::{Value, json};
-use solehold_testkit::free_port;
+use solehold_testkit::{free_port, metrics_exported, metrics_named};
 
 use crate::world::{KEY, World};
 
@@ -283,5 +283,19 @@ async fn figures_count_what_was_committed(world: &World) -> Result<()> {
         assert!(text.contains(line), "{line} is not in {text}");
     }
     assert!(text.contains("job_processing_time_seconds_count{state=\"succeeded\"} 1\n"), "{text}");
+    alerts_and_dashboard_name_metrics_that_exist(text)
+}
+
+/// The metrics of an orchestrator are those without the prefix of the other programs.
+fn alerts_and_dashboard_name_metrics_that_exist(text: &str) -> Result<()> {
+    let rules = include_str!("../../../../deploy/prometheus/orchestrator.rules.yaml");
+    let board = include_str!("../../../../deploy/grafana/solehold.json");
+    let rules = solehold_process::config::parse(rules).map_err(|error| anyhow!(error.message))?;
+    let mut named = metrics_named(&rules);
+    named.extend(metrics_named(&serde_json::from_str(board)?));
+    named.retain(|name| !name.starts_with("solehold_"));
+    assert!(named.len() > 5, "{named:?}");
+    let missing = &named - &metrics_exported(text);
+    assert!(missing.is_empty(), "{missing:?} are asked for and not exported: {text}");
     Ok(())
 }
