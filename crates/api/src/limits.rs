@@ -40,7 +40,7 @@ pub const SNAPSHOT_RESOURCES_MAX: usize = 500;
 pub const FRAME_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 /// Longest that one request may wait in line, in milliseconds. A client that wants to wait longer asks again with the
-/// same request id, and keeps its place.
+/// same request id before the former request ends, and keeps its place; when it has ended, the place is lost.
 pub const WAIT_MS_MAX: u64 = 30_000;
 
 pub const NEWS_SESSIONS_MAX: usize = 1_000;
