@@ -14,6 +14,31 @@ export class Deferred<T> {
   }
 }
 
+/** By signal, the listeners that share the one that the signal has. */
+const listenersOf = new WeakMap<AbortSignal, Set<() => void>>();
+
+/**
+ * Calls the listener when the signal aborts, at once if it has; returns what removes it. However many acquires share a
+ * signal, it has one listener of ours: Node warns of more than ten.
+ */
+export function onAbort(signal: AbortSignal, listener: () => void): () => void {
+  if (signal.aborted) {
+    listener();
+    return () => {};
+  }
+  let listeners = listenersOf.get(signal);
+  if (!listeners) {
+    const all = new Set<() => void>();
+    listeners = all;
+    listenersOf.set(signal, all);
+    signal.addEventListener("abort", () => all.forEach((each) => each()), { once: true });
+  }
+  // Of its own, since one function may be given twice.
+  const entry = (): void => listener();
+  listeners.add(entry);
+  return () => listenersOf.get(signal)?.delete(entry);
+}
+
 /** An abort of several causes, which leaves no listener behind when the work is over. */
 export class Scope {
   private readonly controller = new AbortController();
@@ -21,11 +46,7 @@ export class Scope {
 
   constructor(...parents: (AbortSignal | undefined)[]) {
     for (const parent of parents) {
-      if (!parent) continue;
-      const listener = (): void => this.abort(parent.reason);
-      parent.addEventListener("abort", listener, { once: true });
-      this.links.push(() => parent.removeEventListener("abort", listener));
-      if (parent.aborted) this.abort(parent.reason);
+      if (parent) this.links.push(onAbort(parent, () => this.abort(parent.reason)));
     }
   }
 
@@ -73,12 +94,11 @@ export async function unlessAborted<T>(promise: Promise<T>, signal: AbortSignal 
   promise.catch(() => {});
   signal.throwIfAborted();
   const aborted = new Deferred<never>();
-  const listener = (): void => aborted.reject(signal.reason);
-  signal.addEventListener("abort", listener, { once: true });
+  const forget = onAbort(signal, () => aborted.reject(signal.reason));
   try {
     return await Promise.race([promise, aborted.promise]);
   } finally {
-    signal.removeEventListener("abort", listener);
+    forget();
   }
 }
 

@@ -7,6 +7,7 @@
 
 import { openSync, readSync } from "node:fs";
 
+import { onAbort } from "./async.js";
 import { STEP_MS_MAX } from "./limits.js";
 
 /** Reads the tick. An argument everywhere, so that time can be simulated. */
@@ -109,14 +110,14 @@ export async function sleepUntil(clock: Clock, tick: number, signal?: AbortSigna
 /** A timer that an abort ends early, without an error. */
 export function pause(ms: number, signal?: AbortSignal): Promise<void> {
   return new Promise((resolve) => {
+    let forget = (): void => {};
     const done = (): void => {
       clearTimeout(timer);
-      signal?.removeEventListener("abort", done);
+      forget();
       resolve();
     };
     // Rounded up: Node cuts fractions off, and the wait would end before its time.
     const timer = setTimeout(done, Math.ceil(ms));
-    signal?.addEventListener("abort", done, { once: true });
-    if (signal?.aborted) done();
+    if (signal) forget = onAbort(signal, done);
   });
 }

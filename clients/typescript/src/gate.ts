@@ -78,6 +78,7 @@ export class Gate {
   private readonly channel: Channel;
   private readonly scope = new Scope();
   private readonly change = new Notice();
+  private readonly toSave = new Notice();
   private readonly refreshes: Refreshes;
   private watch: Watch | undefined;
   private tasks: Promise<void>[] = [];
@@ -139,7 +140,7 @@ export class Gate {
 
   private async leave(): Promise<void> {
     this.scope.abort();
-    this.change.notify();
+    this.hasChanged();
     this.channel.close();
     await Promise.all(this.tasks);
     await this.memory?.close();
@@ -170,7 +171,8 @@ export class Gate {
       throw new RangeError(`this gate is for ${[...this.config.kinds].join(", ")}, not for ${JSON.stringify(kind)}`);
     }
     const verdict = this.fence.judge({ kind, key }, token, session, this.client.clock.now());
-    if (verdict.why === "unsaved") this.change.notify();
+    // Not to those that wait for a change: one that judges again for each would never let go of the event loop.
+    if (verdict.why === "unsaved") this.toSave.notify();
     return verdict;
   }
 
@@ -252,7 +254,7 @@ export class Gate {
       if (!isProven) return this.judge(key.kind, key.key, token, session);
     }
     const verdict = fence.conclude(key, token, session, answer, this.client.clock.now());
-    this.change.notify();
+    this.hasChanged();
     return verdict ?? this.judge(key.kind, key.key, token, session);
   }
 
@@ -286,6 +288,11 @@ export class Gate {
       scope.end();
     }
     return holds();
+  }
+
+  private hasChanged(): void {
+    this.change.notify();
+    this.toSave.notify();
   }
 
   /** The store refuses the gate, or was not reached. */
@@ -353,7 +360,7 @@ export class Gate {
       }
       fence.seenUpTo(revision);
     }
-    this.change.notify();
+    this.hasChanged();
     return true;
   }
 
@@ -384,7 +391,7 @@ export class Gate {
         if (!(error instanceof SoleholdError)) throw error;
         this.failed(error);
       }
-      this.change.notify();
+      this.hasChanged();
       await pause(HEAD_MS, signal);
     }
   }
@@ -396,12 +403,12 @@ export class Gate {
     const backoff = new Backoff(AGAIN, client.random);
     let waiting: MarkRecord[] = [];
     for (;;) {
-      const change = this.changed();
+      const more = this.toSave.wait();
       const { records, number } = fence.unsaved();
       for (const record of records) waiting.push(record);
       if (waiting.length === 0) {
         if (signal.aborted) return;
-        await change;
+        await more;
         continue;
       }
       const whole = memory.isLong(fence.size) ? fence.records() : undefined;

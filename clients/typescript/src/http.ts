@@ -10,7 +10,7 @@ import * as https from "node:https";
 import type { Socket } from "node:net";
 import type { ConnectionOptions, SecureContextOptions } from "node:tls";
 
-import { Scope, TimedOut, unlessAborted } from "./async.js";
+import { onAbort, Scope, TimedOut, unlessAborted } from "./async.js";
 import {
   CONNECT_MS_MAX,
   HEAD_BYTES_MAX,
@@ -141,9 +141,7 @@ export class HttpTransport implements Transport {
     return new Promise((resolve, reject) => {
       flight.reused = false;
       const sent = (server.secure ? https : http).request(this.options(server, request, agents));
-      const abort = (): void => void sent.destroy(asError(signal.reason));
-      const over = (): void => signal.removeEventListener("abort", abort);
-      signal.addEventListener("abort", abort, { once: true });
+      const over = onAbort(signal, () => sent.destroy(asError(signal.reason)));
       sent.once("socket", (socket) => watchConnection(server, sent, socket, flight));
       let interim = 0;
       sent.on("information", () => {
@@ -208,15 +206,14 @@ function readWhole(
   return new Promise((resolve, reject) => {
     const pieces: Buffer[] = [];
     let size = 0;
+    let forget = (): void => {};
     const end = (error?: Error): void => {
-      signal.removeEventListener("abort", abort);
+      forget();
       if (!error) return resolve(Buffer.concat(pieces, size));
       reject(error);
       sent.destroy();
     };
-    const abort = (): void => end(asError(signal.reason));
     const large = (): void => end(new Error(`the answer is larger than ${bytesMax} bytes`));
-    signal.addEventListener("abort", abort, { once: true });
     answer.on("error", end);
     answer.on("close", () => end(answer.complete ? undefined : new Error("closed")));
     answer.on("data", (piece: Buffer) => {
@@ -226,7 +223,7 @@ function readWhole(
     });
     answer.on("end", () => end(answer.complete ? undefined : new Error("closed")));
     if (Number(answer.headers["content-length"] ?? 0) > bytesMax) large();
-    else if (signal.aborted) abort();
+    else forget = onAbort(signal, () => end(asError(signal.reason)));
   });
 }
 

@@ -1,5 +1,7 @@
 /** The loss of a session, or of one lease of it. */
 
+import { setMaxListeners } from "node:events";
+
 import { Deferred, Scope } from "./async.js";
 import type { Lost } from "./errors.js";
 
@@ -8,6 +10,11 @@ export class Loss {
   private readonly controller = new AbortController();
   private readonly waiting = new Deferred<Lost>();
   declared: Lost | undefined;
+
+  constructor() {
+    // A program may give it to any number of requests at once.
+    setMaxListeners(0, this.controller.signal);
+  }
 
   /** Aborts when it is declared, with the loss as its reason. */
   get signal(): AbortSignal {
