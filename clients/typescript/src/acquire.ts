@@ -41,8 +41,8 @@ export class Acquire {
    */
   async run(): Promise<Guard> {
     if (this.session.unsettled() >= UNSETTLED_MAX) {
-      const text = `${UNSETTLED_MAX} requests of this session have no known outcome: no more are made until they do`;
-      throw new Unavailable(text);
+      const text = `${UNSETTLED_MAX} requests of this session have no known outcome`;
+      throw new Unavailable(`${text}: no more are made until they do`);
     }
     try {
       for (;;) {
@@ -58,14 +58,18 @@ export class Acquire {
     } catch (error) {
       const isSpent = await this.spend();
       if (isSpent && error instanceof Unknown && !this.signal?.aborted) {
-        throw new Unavailable(`${error.detail}; the request was cancelled and holds nothing`, { cause: error });
+        throw new Unavailable(`${error.detail}; the request was cancelled and holds nothing`, {
+          cause: error,
+        });
       }
       throw error;
     }
   }
 
   /** A guard, or why there is none yet and how long to wait before the next attempt. */
-  private async tryOnce(): Promise<{ guard: Guard } | { guard?: undefined; failed: SoleholdError; delayMs: number }> {
+  private async tryOnce(): Promise<
+    { guard: Guard } | { guard?: undefined; failed: SoleholdError; delayMs: number }
+  > {
     try {
       return { guard: this.session.granted(this.target, await this.attempt()) };
     } catch (error) {
@@ -132,7 +136,10 @@ export class Acquire {
       throw new Refused(text, { code: "lost", cause: error });
     }
     if (renewed.token !== grant.token) {
-      throw new Refused(`${what} changed hands before it was confirmed`, { code: "lost", token: renewed.token });
+      throw new Refused(`${what} changed hands before it was confirmed`, {
+        code: "lost",
+        token: renewed.token,
+      });
     }
     return grant;
   }

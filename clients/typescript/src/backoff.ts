@@ -21,8 +21,8 @@ export function checkedBackoff(config: BackoffConfig): BackoffConfig {
 }
 
 /**
- * The delays of one series of attempts. Each is half fixed and half random, so that many clients do not come back at the
- * same time.
+ * The delays of one series of attempts. Each is half fixed and half random, so that many clients do not come back at
+ * the same time.
  */
 export class Backoff {
   private next: number;

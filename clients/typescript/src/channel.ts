@@ -96,7 +96,11 @@ export class Channel {
       try {
         const body: Uint8Array[] = [];
         let size = 0;
-        for (let piece = await stream.read(options.signal); piece; piece = await stream.read(options.signal)) {
+        for (
+          let piece = await stream.read(options.signal);
+          piece;
+          piece = await stream.read(options.signal)
+        ) {
           body.push(piece);
           size += piece.length;
           if (size >= PROBLEM_BYTES_MAX) break;
@@ -185,7 +189,9 @@ export class Channel {
       if (error instanceof SoleholdError) outcome = error.code || error.detail;
       throw error;
     } finally {
-      log.debug(`${call.method} ${server}${call.path}: ${outcome} after ${(clock.now() - began).toFixed(1)} ms`);
+      log.debug(
+        `${call.method} ${server}${call.path}: ${outcome} after ${(clock.now() - began).toFixed(1)} ms`,
+      );
     }
   }
 

@@ -42,7 +42,8 @@ export function func(argument: string, value: unknown, right: string): void {
 /** An object with fields, or nothing. */
 export function fields(argument: string, value: unknown): void {
   if (value === undefined) return;
-  if (typeof value !== "object" || value === null || Array.isArray(value)) throw wrong(argument, "an object", value);
+  if (typeof value !== "object" || value === null || Array.isArray(value))
+    throw wrong(argument, "an object", value);
 }
 
 /** The options of a call. One that does not exist is an error, since a typing mistake would be ignored silently. */
@@ -62,7 +63,8 @@ export function signal(value: unknown): void {
 /** A name of something, as the server accepts it. */
 export function name(argument: string, value: unknown): string {
   const given = string(argument, value);
-  if (hasLoneSurrogate(given)) throw new RangeError(`${argument} is not text that can be sent: it is cut in a character`);
+  if (hasLoneSurrogate(given))
+    throw new RangeError(`${argument} is not text that can be sent: it is cut in a character`);
   const size = Buffer.byteLength(given);
   if (size < 1 || size > NAME_BYTES_MAX || given === "." || given === "..") {
     const shown = JSON.stringify(size <= NAME_BYTES_MAX ? given : `${given.slice(0, 32)}...`);
@@ -105,6 +107,7 @@ export function timeout(value: unknown): void {
 /** A fencing token. */
 export function token(value: unknown): number {
   if (typeof value !== "number") throw wrong("token", "a whole number", value);
-  if (!Number.isSafeInteger(value) || value < 0) throw new RangeError(`token is ${value}: give a whole number`);
+  if (!Number.isSafeInteger(value) || value < 0)
+    throw new RangeError(`token is ${value}: give a whole number`);
   return value;
 }

@@ -196,7 +196,9 @@ export class Client {
     check.options(options, ["repeatable", "signal"]);
     check.signal(options.signal);
     if (!/^\/[\x21-\x7e]*$/.test(path)) {
-      throw new RangeError(`the path ${JSON.stringify(path)} must begin with / and have its special characters escaped`);
+      throw new RangeError(
+        `the path ${JSON.stringify(path)} must begin with / and have its special characters escaped`,
+      );
     }
     const repeatable = options.repeatable ?? method === "GET";
     return (await this.ask({ method, path, body, repeatable }, { signal: options.signal })).value;
@@ -205,8 +207,8 @@ export class Client {
   /**
    * Who owns what, then every change, in order: `for await (const seen of client.watch())`.
    *
-   * Without a cursor it begins with one `Snapshot`; then come `Event`s. With the cursor of an earlier watch it continues
-   * after it. A connection that is lost is made again: no gaps and no duplicates.
+   * Without a cursor it begins with one `Snapshot`; then come `Event`s. With the cursor of an earlier watch it
+   * continues after it. A connection that is lost is made again: no gaps and no duplicates.
    */
   watch(options: WatchOptions = {}): Watch {
     return new Watch(this, this.main, options);
@@ -219,7 +221,9 @@ export class Client {
     let next: string | undefined;
     do {
       const query = next === undefined ? "" : `?cursor=${encodeURIComponent(next)}`;
-      const page = wire.nodes((await this.ask({ method: "GET", path: wire.path("nodes") + query }, options)).value);
+      const page = wire.nodes(
+        (await this.ask({ method: "GET", path: wire.path("nodes") + query }, options)).value,
+      );
       found.push(...page.nodes);
       next = page.next;
     } while (next !== undefined);
@@ -326,8 +330,8 @@ export class Client {
   }
 
   /**
-   * @internal Asks for a resource, and waits in line for it; a repeat under the same request id keeps its place. Without
-   * a wait, each server is asked once.
+   * @internal Asks for a resource, and waits in line for it; a repeat under the same request id keeps its place.
+   * Without a wait, each server is asked once.
    */
   async acquire(
     { kind, key }: Target,
@@ -344,13 +348,17 @@ export class Client {
     const call: Call = { method: "POST", path, body: { ...body, wait_ms: Math.ceil(waitMs) } };
     // Repeated for no longer than the wait itself: the caller comes back for as long as it wants.
     const until = now + Math.min(waitMs, this.retryForMs);
-    return wire.grant((await this.main.call(call, { timeoutMs: waitMs + this.timeoutMs, until, doubts, signal })).value);
+    return wire.grant(
+      (await this.main.call(call, { timeoutMs: waitMs + this.timeoutMs, until, doubts, signal })).value,
+    );
   }
 
   /** @internal Does it in one of the slots for requests that wait in line, or throws `Unavailable`. */
   async asWaiter<T>(work: () => Promise<T>): Promise<T> {
     if (this.waiters >= WAITERS_AT_ONCE_MAX) {
-      throw new Unavailable(`${WAITERS_AT_ONCE_MAX} acquires of this client wait in line already: try again later`);
+      throw new Unavailable(
+        `${WAITERS_AT_ONCE_MAX} acquires of this client wait in line already: try again later`,
+      );
     }
     this.waiters += 1;
     try {
@@ -369,7 +377,10 @@ export class Client {
   /** @internal Spends a request id: it gets nothing from now on, and what it got is released. */
   async cancel({ kind, key }: Target, holder: string, requestId: string, signal: AbortSignal): Promise<void> {
     const body = { holder, request_id: requestId };
-    await this.ask({ method: "POST", path: wire.path("resources", kind, key, "lease", "cancel"), body }, { signal });
+    await this.ask(
+      { method: "POST", path: wire.path("resources", kind, key, "lease", "cancel"), body },
+      { signal },
+    );
   }
 
   /**
@@ -392,12 +403,15 @@ export class Client {
       if (!isLost && !(error instanceof NoSession) && !(error instanceof NotFound)) throw error;
     }
     if (!doubts.any) return false;
-    // A repeat finds the lease gone, by our own first attempt or not: how it ended is kept, and so is the last document.
+    // A repeat finds the lease gone, by our own first attempt or not: how it ended is kept, and so is the last
+    // document.
     if (state === undefined) return (await this.endedAs(proof.leaseId, options)) === "released";
     const there = await this.readState(kind, key, { signal: options.signal });
     const order = there && (there.token - proof.token || there.sequence - state.sequence);
     if (order === undefined || order > 0) {
-      throw new Unknown(`${kind}/${key} may have been released with its last document: it has been overwritten since`);
+      throw new Unknown(
+        `${kind}/${key} may have been released with its last document: it has been overwritten since`,
+      );
     }
     return order === 0;
   }
@@ -424,7 +438,9 @@ export class Client {
   }
 
   private async endedAs(leaseId: string, { signal }: AskOptions): Promise<string | undefined> {
-    const value = await unlessMissing(this.ask({ method: "GET", path: wire.path("leases", leaseId) }, { signal }));
+    const value = await unlessMissing(
+      this.ask({ method: "GET", path: wire.path("leases", leaseId) }, { signal }),
+    );
     return value && wire.endedAs(value.value);
   }
 
@@ -447,12 +463,19 @@ async function unlessMissing<T>(asked: Promise<T>): Promise<T | undefined> {
   }
 }
 
-function proofOf({ token, leaseId, sessionId }: Proof): { token: number; lease_id: string; session_id: string } {
+function proofOf({ token, leaseId, sessionId }: Proof): {
+  token: number;
+  lease_id: string;
+  session_id: string;
+} {
   return { token, lease_id: leaseId, session_id: sessionId };
 }
 
 function headersOf(key: string | undefined): Record<string, string> {
-  const headers: Record<string, string> = { accept: "application/json", "user-agent": "solehold-client-typescript" };
+  const headers: Record<string, string> = {
+    accept: "application/json",
+    "user-agent": "solehold-client-typescript",
+  };
   if (key !== undefined) {
     check.string("key", key);
     if (!/^[\x21-\x7e]+$/.test(key)) {
@@ -462,4 +485,3 @@ function headersOf(key: string | undefined): Record<string, string> {
   }
   return headers;
 }
-

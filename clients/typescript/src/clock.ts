@@ -63,11 +63,11 @@ const WALL_NOISE_MS = 20;
 /**
  * Counts on while the machine sleeps, though Node's own clock (`CLOCK_MONOTONIC`) does not.
  *
- * On Linux, `/proc/uptime` includes the time of sleep: the tick is the monotonic clock plus the most that the uptime was
- * ever ahead of it. It is never more than 10 ms behind `CLOCK_BOOTTIME`, which every deadline makes up for. Where that
- * file cannot be read, as on macOS and Windows, the wall clock is compared instead: a jump of it forward counts as time
- * that has passed, whether the machine slept or the clock was set. A clock that is set forward may so cost a lease; one
- * that is set back changes nothing.
+ * On Linux, `/proc/uptime` includes the time of sleep: the tick is the monotonic clock plus the most that the uptime
+ * was ever ahead of it. It is never more than 10 ms behind `CLOCK_BOOTTIME`, which every deadline makes up for. Where
+ * that file cannot be read, as on macOS and Windows, the wall clock is compared instead: a jump of it forward counts as
+ * time that has passed, whether the machine slept or the clock was set. A clock that is set forward may so cost a
+ * lease; one that is set back changes nothing.
  */
 export class BootClock implements Clock {
   private ahead: number | undefined;

@@ -21,7 +21,8 @@ export interface ElectOptions extends KeptOptions {
  * is released, and the result returned.
  *
  * `lead` gets the guard of its term, whose token fences what it does, and a signal that aborts when the role is lost.
- * With a client it stands in a session of its own, which is opened again after a loss. With a session it ends with that.
+ * With a client it stands in a session of its own, which is opened again after a loss. With a session it ends with
+ * that.
  */
 export async function elect<T>(
   owner: Client | Session,
@@ -44,7 +45,9 @@ export async function elect<T>(
       } catch (error) {
         // The loss of something else that the work holds is the work's own error.
         if (!(error instanceof Lost) || guard.isLive()) throw error;
-        log.warn(`lost the role ${role} with token ${guard.token}; standing for election again: ${told(error)}`);
+        log.warn(
+          `lost the role ${role} with token ${guard.token}; standing for election again: ${told(error)}`,
+        );
       } finally {
         await guard[Symbol.asyncDispose]();
       }

@@ -1,8 +1,8 @@
 /**
  * What went wrong, by what it means for the caller.
  *
- * A refusal is an outcome: nothing was granted, and it says who holds the resource. `Unknown` means that it is not known
- * whether it was done (rule 8). `Unavailable` means that nothing was done.
+ * A refusal is an outcome: nothing was granted, and it says who holds the resource. `Unknown` means that it is not
+ * known whether it was done (rule 8). `Unavailable` means that nothing was done.
  */
 
 /** What is wrong with one field of a request. */
@@ -43,7 +43,10 @@ export class SoleholdError extends Error {
   readonly requestId: string | undefined;
 
   constructor(detail: string, about: ProblemDetails = {}) {
-    super(about.code ? `${about.code}: ${detail}` : detail, about.cause === undefined ? {} : { cause: about.cause });
+    super(
+      about.code ? `${about.code}: ${detail}` : detail,
+      about.cause === undefined ? {} : { cause: about.cause },
+    );
     this.name = new.target.name;
     this.detail = detail;
     this.code = about.code ?? "";
@@ -135,7 +138,9 @@ export function fromAnswer(server: string, status: number, body: Uint8Array): So
   const problem = problemOf(body);
   const code = problem["code"];
   if (typeof code !== "string" || code === "") {
-    return new Unknown(`${server} answered ${status} without a problem document: is it a Solehold server?`, { status });
+    return new Unknown(`${server} answered ${status} without a problem document: is it a Solehold server?`, {
+      status,
+    });
   }
   const kind = BY_CODE.get(code) ?? BY_STATUS[status] ?? (status < 500 ? BadRequest : Unknown);
   const detail = text(problem["detail"]) ?? text(problem["title"]) ?? `${server} answered ${status}`;

@@ -1,10 +1,10 @@
 /**
  * The gate's judgement (rule 21): whether work that carries a token may still take effect. Pure.
  *
- * A mark is the newest token of a resource that was admitted or learned of, and the session that it was granted to. What
- * is not known admits nothing. Marks are never lowered and never dropped by age: when there are too many, those with the
- * lowest tokens are dropped, and the floor is raised to the highest of them. Knowledge is as old as the question that it
- * answers.
+ * A mark is the newest token of a resource that was admitted or learned of, and the session that it was granted to.
+ * What is not known admits nothing. Marks are never lowered and never dropped by age: when there are too many, those
+ * with the lowest tokens are dropped, and the floor is raised to the highest of them. Knowledge is as old as the
+ * question that it answers.
  */
 
 /** Questions for the head of the store that the watch has not caught up with yet; beyond it the oldest are dropped. */
@@ -23,8 +23,8 @@ export interface Mark {
 }
 
 /**
- * Why a verdict is undecidable. `denied`: the server refuses the gate's key; `hidden`: the key may not see the resource;
- * `no_such_resource` and `never_given` stay so, and the work is better refused.
+ * Why a verdict is undecidable. `denied`: the server refuses the gate's key; `hidden`: the key may not see the
+ * resource; `no_such_resource` and `never_given` stay so, and the work is better refused.
  */
 export type Doubt =
   | "unknown"
@@ -174,7 +174,8 @@ export class Fence {
     if (entry) {
       const { mark } = entry;
       const isOther = token === mark.token && mark.session !== undefined && session !== undefined;
-      if (token < mark.token || (isOther && mark.session !== session)) return new Verdict("stale", undefined, mark.token);
+      if (token < mark.token || (isOther && mark.session !== session))
+        return new Verdict("stale", undefined, mark.token);
     }
     const doubt = this.doubt(entry, token, now);
     if (doubt) {
@@ -203,7 +204,8 @@ export class Fence {
   /** The latest tick at which the mark is known to have been the newest. */
   private knownSince(entry: Entry): number | undefined {
     const byRead = entry.read?.epoch === this.epoch ? entry.read.asked : undefined;
-    const isWatched = this.whole !== undefined && entry.snapshot !== undefined && entry.snapshot >= this.whole;
+    const isWatched =
+      this.whole !== undefined && entry.snapshot !== undefined && entry.snapshot >= this.whole;
     if (!isWatched || this.proven === undefined) return byRead;
     return later(byRead, this.proven);
   }
@@ -296,15 +298,19 @@ export class Fence {
 
   /** What was decided before a question is known when the watch has sent everything up to the answer. */
   private prove(): void {
-    for (let first = this.heads[0]; first && this.seen !== undefined && first.head <= this.seen; first = this.heads[0]) {
+    for (
+      let first = this.heads[0];
+      first && this.seen !== undefined && first.head <= this.seen;
+      first = this.heads[0]
+    ) {
       this.heads.shift();
       this.proven = later(this.proven, first.asked);
     }
   }
 
   /**
-   * The store was asked how far it is. As soon as the watch has sent everything up to there, everything that was decided
-   * before the question is known. False if the answer is from an older history.
+   * The store was asked how far it is. As soon as the watch has sent everything up to there, everything that was
+   * decided before the question is known. False if the answer is from an older history.
    */
   headWas(epoch: number, head: number, asked: number): boolean {
     if (!this.follow(epoch)) return false;
@@ -322,8 +328,8 @@ export class Fence {
   }
 
   /**
-   * The store answered, and refuses the gate: its key is wrong, has expired or was revoked. It is not away, and the gate
-   * admits nothing without it, even if it fails open.
+   * The store answered, and refuses the gate: its key is wrong, has expired or was revoked. It is not away, and the
+   * gate admits nothing without it, even if it fails open.
    */
   storeDenies(): void {
     this.isDenied = true;

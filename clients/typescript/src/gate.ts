@@ -1,9 +1,9 @@
 /**
  * The gate: work that carries an old token is refused (rule 21).
  *
- * `judge` answers at once by what is known; `decide` asks the store where that settles it. What stays undecidable is held
- * back by a transport that can wait (`changed`), and refused by one that cannot. The watch brings every grant, so the
- * store is read only for a token that comes before its event, and while the watch is away.
+ * `judge` answers at once by what is known; `decide` asks the store where that settles it. What stays undecidable is
+ * held back by a transport that can wait (`changed`), and refused by one that cannot. The watch brings every grant, so
+ * the store is read only for a token that comes before its event, and while the watch is away.
  */
 
 import { Notice, Scope, TimedOut, unlessAborted, within } from "./async.js";
@@ -13,7 +13,14 @@ import * as check from "./check.js";
 import { Client } from "./client.js";
 import { pause } from "./clock.js";
 import { Compacted, Forbidden, NotFound, SoleholdError, Unavailable, Unknown } from "./errors.js";
-import { Fence, type Mark, type MarkRecord, type ResourceKey, type StoreAnswer, type Verdict } from "./fence.js";
+import {
+  Fence,
+  type Mark,
+  type MarkRecord,
+  type ResourceKey,
+  type StoreAnswer,
+  type Verdict,
+} from "./fence.js";
 import { GATE_KINDS_MAX } from "./limits.js";
 import { told } from "./log.js";
 import { Memory } from "./memory.js";
@@ -71,8 +78,8 @@ interface GateConfig {
 /**
  * Refuses work that carries an old token: `await using gate = await Gate.open(client, { kinds: ["scene"] })`.
  *
- * It fails closed: what cannot be decided is not admitted, unless `failOpen` says so for the time while no server can be
- * reached. A server that refuses the gate's key is not away: see `denied`.
+ * It fails closed: what cannot be decided is not admitted, unless `failOpen` says so for the time while no server can
+ * be reached. A server that refuses the gate's key is not away: see `denied`.
  */
 export class Gate {
   private readonly channel: Channel;
@@ -146,14 +153,16 @@ export class Gate {
     await this.memory?.close();
   }
 
-  /** Everything is known that was decided longer ago than this, in milliseconds; undefined before the first snapshot. */
+  /**
+   * Everything is known that was decided longer ago than this, in milliseconds; undefined before the first snapshot.
+   */
   get lagMs(): number | undefined {
     return this.fence.proven === undefined ? undefined : this.client.clock.now() - this.fence.proven;
   }
 
   /**
-   * What the server said when it refused the gate, such as for its key; undefined if it does not refuse it. Until that is
-   * mended nothing is admitted that needs the server, even if the gate fails open.
+   * What the server said when it refused the gate, such as for its key; undefined if it does not refuse it. Until that
+   * is mended nothing is admitted that needs the server, even if the gate fails open.
    */
   get denied(): string | undefined {
     return this.fence.isDenied ? this.denial : undefined;
@@ -168,7 +177,9 @@ export class Gate {
     if (this.closing) throw new Unavailable("the gate was closed, and admits nothing");
     // Another kind is not watched: what is not known would be looked up, and never forgotten when it is deleted.
     if (!this.config.kinds.has(kind)) {
-      throw new RangeError(`this gate is for ${[...this.config.kinds].join(", ")}, not for ${JSON.stringify(kind)}`);
+      throw new RangeError(
+        `this gate is for ${[...this.config.kinds].join(", ")}, not for ${JSON.stringify(kind)}`,
+      );
     }
     const verdict = this.fence.judge({ kind, key }, token, session, this.client.clock.now());
     // Not to those that wait for a change: one that judges again for each would never let go of the event loop.
@@ -208,10 +219,13 @@ export class Gate {
     let answer: StoreAnswer;
     const scope = new Scope(this.scope.signal, outer);
     try {
-      answer = await within(this.config.withinMs, scope.signal, (signal) => this.refreshes.ask(key, arrived, signal));
+      answer = await within(this.config.withinMs, scope.signal, (signal) =>
+        this.refreshes.ask(key, arrived, signal),
+      );
     } catch (error) {
       outer?.throwIfAborted();
-      if (!(error instanceof SoleholdError || error instanceof TimedOut || this.scope.signal.aborted)) throw error;
+      if (!(error instanceof SoleholdError || error instanceof TimedOut || this.scope.signal.aborted))
+        throw error;
       this.failed(error);
       return this.judge(key.kind, key.key, token, session);
     } finally {
@@ -277,7 +291,8 @@ export class Gate {
   private async until(holds: () => boolean, outer: AbortSignal | undefined): Promise<boolean> {
     const scope = new Scope(this.scope.signal, outer);
     const wait = async (signal: AbortSignal): Promise<void> => {
-      for (let change = this.changed(); !holds(); change = this.changed()) await unlessAborted(change, signal);
+      for (let change = this.changed(); !holds(); change = this.changed())
+        await unlessAborted(change, signal);
     };
     try {
       await within(this.config.withinMs, scope.signal, wait);
@@ -431,5 +446,9 @@ export class Gate {
 /** Whether a server, or something in front of it, answered and refuses the gate. */
 function isDenial(error: unknown): boolean {
   if (!(error instanceof SoleholdError)) return false;
-  return !(error instanceof Unavailable || error instanceof Unknown) || error.status === 401 || error.status === 403;
+  return (
+    !(error instanceof Unavailable || error instanceof Unknown) ||
+    error.status === 401 ||
+    error.status === 403
+  );
 }

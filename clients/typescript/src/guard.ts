@@ -32,8 +32,9 @@ export class Hold {
 /**
  * Holds one resource until it is released or lost: `await using guard = await session.acquire("scene", "hall")`.
  *
- * A guard is for stopping early. What makes a late write harmless is a gate that checks `token`. A guard that is dropped
- * without `release()` keeps its lease until its session is closed: work may still be running that only has its signal.
+ * A guard is for stopping early. What makes a late write harmless is a gate that checks `token`. A guard that is
+ * dropped without `release()` keeps its lease until its session is closed: work may still be running that only has its
+ * signal.
  */
 export class Guard {
   private lastState: StateDocument | undefined;
@@ -159,7 +160,8 @@ export class Guard {
   /**
    * Releases the lease, with a last state document if given; false if it was lost before, and then nothing has changed.
    *
-   * If no server says what became of it (`Unknown`, `Unavailable`), or the signal aborts, it continues in the background.
+   * If no server says what became of it (`Unknown`, `Unavailable`), or the signal aborts, it continues in the
+   * background.
    */
   async release(state?: Json, options: { signal?: AbortSignal | undefined } = {}): Promise<boolean> {
     check.options(options, ["signal"]);

@@ -1,8 +1,8 @@
 /**
  * HTTP/1.1 by `node:http` and `node:https`: kept connections, TLS, bounds, and what a failure means for the outcome.
  *
- * A kept connection that turns out to be closed is replaced, once, by a new one: only for requests that may be repeated.
- * Others get a connection of their own from the start, so that no doubt arises.
+ * A kept connection that turns out to be closed is replaced, once, by a new one: only for requests that may be
+ * repeated. Others get a connection of their own from the start, so that no doubt arises.
  */
 
 import * as http from "node:http";
@@ -22,7 +22,14 @@ import {
 } from "./limits.js";
 import { told } from "./log.js";
 import type { Server } from "./server.js";
-import { AnswerLost, type HttpRequest, type HttpResponse, type HttpStream, NotSent, type Transport } from "./transport.js";
+import {
+  AnswerLost,
+  type HttpRequest,
+  type HttpResponse,
+  type HttpStream,
+  NotSent,
+  type Transport,
+} from "./transport.js";
 
 /** A certificate authority, a client certificate, and whatever else `node:tls` takes for a connection. */
 export type TlsOptions = SecureContextOptions &
@@ -146,7 +153,8 @@ export class HttpTransport implements Transport {
       let interim = 0;
       sent.on("information", () => {
         interim += 1;
-        if (interim > INTERIM_ANSWERS_MAX) sent.destroy(new Error(`more than ${INTERIM_ANSWERS_MAX} interim answers`));
+        if (interim > INTERIM_ANSWERS_MAX)
+          sent.destroy(new Error(`more than ${INTERIM_ANSWERS_MAX} interim answers`));
       });
       // Stays: an error that comes later is the answer's, and must not end the process.
       sent.on("error", (error) => {
@@ -288,6 +296,7 @@ function failure(server: Server, flight: Flight, error: unknown, ms: number): No
   return new NotSent(`no server at ${server} (${reason})`, { cause: error });
 }
 
+const NOT_TLS = /wrong.version.number|packet.length.too.long|record.layer.failure|http.request/i;
 const NOT_TRUSTED = /CERT|SELF_SIGNED|UNABLE_TO_VERIFY|UNABLE_TO_GET_ISSUER|ALTNAME/;
 const REJECTED_CERTIFICATE = /^ERR_SSL_.*ALERT_.*(CERTIFICATE|UNKNOWN_CA)/;
 
@@ -300,11 +309,12 @@ function notUnderstood(server: Server, error: unknown): string | undefined {
     return `${server}: this port speaks TLS; write https://${server.authority}`;
   }
   if (!server.secure) return undefined;
-  if (["ERR_SSL_WRONG_VERSION_NUMBER", "ERR_SSL_PACKET_LENGTH_TOO_LONG", "ERR_SSL_HTTP_REQUEST"].includes(code)) {
+  // Node 20 has the kind in the text alone, later versions in the code.
+  if (NOT_TLS.test(code) || (code === "EPROTO" && NOT_TLS.test(told(error)))) {
     return `${server}: this port speaks plain HTTP; write http://${server.authority}`;
   }
   if (REJECTED_CERTIFICATE.test(code)) {
-    return `${server} rejects the client certificate (${code}): give \`tls\` a \`cert\` and a \`key\` that it accepts`;
+    return `${server} rejects the client certificate (${code}): give \`tls\` another \`cert\` and \`key\``;
   }
   if (NOT_TRUSTED.test(code)) {
     return `the certificate of ${server} is not trusted (${code}): give \`tls\` a \`ca\` that signed it`;
@@ -314,8 +324,10 @@ function notUnderstood(server: Server, error: unknown): string | undefined {
 
 function lost(server: Server, error: unknown): string {
   const code = codeOf(error);
-  if (code === "HPE_HEADER_OVERFLOW") return `${server}: the head of the answer is larger than ${HEAD_BYTES_MAX} bytes`;
-  if (code.startsWith("HPE_")) return `${server}: the answer is not HTTP/1.1 (${code}): is it a Solehold server?`;
+  if (code === "HPE_HEADER_OVERFLOW")
+    return `${server}: the head of the answer is larger than ${HEAD_BYTES_MAX} bytes`;
+  if (code.startsWith("HPE_"))
+    return `${server}: the answer is not HTTP/1.1 (${code}): is it a Solehold server?`;
   const isClosed = error instanceof Error && (error.message === "closed" || error.message === "aborted");
   if (isClosed || ["ECONNRESET", "EPIPE", "ERR_STREAM_PREMATURE_CLOSE"].includes(code)) {
     return `the connection to ${server} was closed before the answer was whole`;

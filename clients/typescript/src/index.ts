@@ -1,8 +1,8 @@
 /**
  * Solehold's client for Node: leases with fencing tokens.
  *
- * Words and rules are those of Solehold: a `Session` is one incarnation of a holder, a `Guard` is one lease that it holds,
- * a token grows at each change of owner. Times are in milliseconds.
+ * Words and rules are those of Solehold: a `Session` is one incarnation of a holder, a `Guard` is one lease that it
+ * holds, a token grows at each change of owner. Times are in milliseconds.
  */
 
 export type { BackoffConfig } from "./backoff.js";

@@ -36,7 +36,9 @@ export class KeptSession {
     if (owner instanceof Session) {
       for (const [name, value] of Object.entries(options)) {
         if (value === undefined || !KEPT_OPTIONS.includes(name)) continue;
-        throw new RangeError(`the session is ${owner.holder}'s already: give \`${name}\` only together with a client`);
+        throw new RangeError(
+          `the session is ${owner.holder}'s already: give \`${name}\` only together with a client`,
+        );
       }
       this.client = owner.client;
       this.session = owner;
@@ -122,8 +124,8 @@ export interface KeepOptions extends SessionOptions {
  * one and calls `work` again, until `work` returns by itself; then the session is closed, and the result returned.
  *
  * When a session is lost, `signal` aborts; once `work` has ended, `onLost` is called with the loss. While no server
- * answers, opening is tried for as long as it takes. It ends with an error that `work` throws under a live session, with
- * the server's refusal to open one, and with `Lost` if another process has opened a session of the same holder.
+ * answers, opening is tried for as long as it takes. It ends with an error that `work` throws under a live session,
+ * with the server's refusal to open one, and with `Lost` if another process has opened a session of the same holder.
  */
 export async function keepSession<T>(
   client: Client,

@@ -1,9 +1,9 @@
 /**
  * Waiting in line for a resource: first come, first served, across all processes (rule 15).
  *
- * The server waits, and answers when the resource is granted. One request waits for 30 s at most. Well before it ends the
- * next one is made under the same request id, which keeps the place. The former is left to run out: abandoned before the
- * next one has arrived, it would leave the line, and nobody can tell when that is.
+ * The server waits, and answers when the resource is granted. One request waits for 30 s at most. Well before it ends
+ * the next one is made under the same request id, which keeps the place. The former is left to run out: abandoned
+ * before the next one has arrived, it would leave the line, and nobody can tell when that is.
  */
 
 import { Notice, Scope } from "./async.js";

@@ -24,11 +24,15 @@ export const stderrLogger: Logger = {
 /** Says nothing. */
 export const silentLogger: Logger = { debug: ignore, info: ignore, warn: ignore, error: ignore };
 
-/** A logger of the program whose errors do not become this client's: a heartbeat must not fail because a disk is full. */
+/**
+ * A logger of the program whose errors do not become this client's: a heartbeat must not fail because a disk is full.
+ */
 export function shielded(logger: Logger): Logger {
   const call = (level: keyof Logger) => {
     if (typeof logger?.[level] !== "function") {
-      throw new TypeError(`logger must have the functions debug, info, warn and error, such as console: no ${level}`);
+      throw new TypeError(
+        `logger must have the functions debug, info, warn and error, such as console: no ${level}`,
+      );
     }
     return (message: string): void => {
       try {

@@ -29,7 +29,10 @@ export class Memory {
   /** Locks the file and restores the marks that it has. */
   static async open(path: string, tenant: string, fence: Fence): Promise<Memory> {
     const lock = await lockFile(`${path}.lock`);
-    if (!lock) throw new Error(`the gate's memory ${path} is in use by another gate: give each gate a file of its own`);
+    if (!lock)
+      throw new Error(
+        `the gate's memory ${path} is in use by another gate: give each gate a file of its own`,
+      );
     const memory = new Memory(path, tenant, lock);
     try {
       await memory.restore(fence);
@@ -48,7 +51,8 @@ export class Memory {
     });
     const lines = text.split("\n");
     const cutOff = lines.pop(); // what follows the last newline
-    if (lines.length > 0 ? lines[0] !== TITLE : cutOff !== "" && !TITLE.startsWith(cutOff ?? "")) throw this.damaged(1);
+    if (lines.length > 0 ? lines[0] !== TITLE : cutOff !== "" && !TITLE.startsWith(cutOff ?? ""))
+      throw this.damaged(1);
     for (const [at, line] of lines.entries()) {
       if (at === 0) continue;
       const record = decode(line);
@@ -97,7 +101,13 @@ export class Memory {
   private encode(record: MarkRecord): string {
     if (!("mark" in record)) return `${JSON.stringify(record)}\n`;
     const { key, mark } = record;
-    const line = { token: mark.token, session: mark.session ?? null, tenant: this.tenant, kind: key.kind, key: key.key };
+    const line = {
+      token: mark.token,
+      session: mark.session ?? null,
+      tenant: this.tenant,
+      kind: key.kind,
+      key: key.key,
+    };
     return `${JSON.stringify({ mark: line })}\n`;
   }
 
@@ -115,7 +125,7 @@ async function append(file: FileHandle, text: string): Promise<void> {
   const { size } = await file.stat();
   try {
     const bytes = Buffer.from(text);
-    for (let at = 0; at < bytes.length; ) {
+    for (let at = 0; at < bytes.length;) {
       at += (await file.write(bytes, at, bytes.length - at, size + at)).bytesWritten;
     }
     await file.sync();
@@ -141,6 +151,7 @@ function decode(line: string): MarkRecord | undefined {
 }
 
 function whole(value: unknown): number {
-  if (typeof value !== "number" || !Number.isSafeInteger(value) || value < 0) throw new RangeError("not a whole number");
+  if (typeof value !== "number" || !Number.isSafeInteger(value) || value < 0)
+    throw new RangeError("not a whole number");
   return value;
 }

@@ -43,8 +43,8 @@ export class Newsroom {
   }
 
   /**
-   * Waits until something has happened to a session whose leases are known as of a revision. False if the servers cannot
-   * notify.
+   * Waits until something has happened to a session whose leases are known as of a revision. False if the servers
+   * cannot notify.
    */
   async wait(sessionId: string, revision: number, signal: AbortSignal): Promise<boolean> {
     if (!this.canNotify) return false;

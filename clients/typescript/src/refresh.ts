@@ -12,8 +12,8 @@ interface Place {
 }
 
 /**
- * The questions that are under way. One serves all decisions that had come before it was sent; one that comes later needs
- * the next, since an answer is as old as its question.
+ * The questions that are under way. One serves all decisions that had come before it was sent; one that comes later
+ * needs the next, since an answer is as old as its question.
  */
 export class Refreshes {
   /** By resource. */

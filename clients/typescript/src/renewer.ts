@@ -9,12 +9,12 @@
  * Lost is for good: an answer that comes after it changes nothing.
  *
  * A heartbeat without an answer is not abandoned: it may use all of the time that is left. After a while another one is
- * sent beside it, to another server if there is one. Each answer counts from when its own heartbeat was sent, so a server
- * that is slow costs no session.
+ * sent beside it, to another server if there is one. Each answer counts from when its own heartbeat was sent, so a
+ * server that is slow costs no session.
  *
  * Only the answer to a heartbeat moves trust, and only a heartbeat postpones the next one: that answer alone comes with
- * the full set of leases. The renewal of a single lease says nothing about the others, one of which may have been revoked
- * since, so this machine never hears of one.
+ * the full set of leases. The renewal of a single lease says nothing about the others, one of which may have been
+ * revoked since, so this machine never hears of one.
  */
 
 import { Backoff, type Random } from "./backoff.js";
@@ -36,9 +36,9 @@ const RETRY_SHARE_MAX = 1 / 12;
 /**
  * What to do while renewals fail. A refusal always stops at once.
  *
- * `Policy.IMMEDIATE` stops at the first renewal that fails. `Policy.DEADLINE` tries again until the local deadline, then
- * stops. `Policy.grace(ms)` continues for that long after the deadline while the authority is unreachable; it needs a
- * gate that refuses old tokens (rule 22).
+ * `Policy.IMMEDIATE` stops at the first renewal that fails. `Policy.DEADLINE` tries again until the local deadline,
+ * then stops. `Policy.grace(ms)` continues for that long after the deadline while the authority is unreachable; it
+ * needs a gate that refuses old tokens (rule 22).
  */
 export class Policy {
   static readonly IMMEDIATE = new Policy("immediate", 0);
@@ -103,7 +103,10 @@ export class Renewer {
     granted: Granted,
     private readonly random: Random,
   ) {
-    this.retries = new Backoff({ firstMs: ttlMs * RETRY_SHARE_FIRST, capMs: ttlMs * RETRY_SHARE_MAX }, random);
+    this.retries = new Backoff(
+      { firstMs: ttlMs * RETRY_SHARE_FIRST, capMs: ttlMs * RETRY_SHARE_MAX },
+      random,
+    );
     this.besideAfterMs = Math.max(ttlMs * BESIDE_SHARE, BESIDE_MS_MIN);
     this.deadline = trust.deadline(granted.sent, granted.ttlLeftMs, ttlMs, granted.slackMs);
     this.next = this.after(granted.sent);
@@ -145,7 +148,9 @@ export class Renewer {
     return beside === 0 ? left : Math.min(left, this.besideAfterMs * (FLIGHTS_MAX - 1));
   }
 
-  /** A heartbeat was answered. A deadline never moves earlier, and heartbeats that were sent before have no more to say. */
+  /**
+   * A heartbeat was answered. A deadline never moves earlier, and heartbeats that were sent before have no more to say.
+   */
   answered(now: number, granted: Granted): void {
     for (const [flight, began] of this.flights) {
       if (began <= granted.sent) this.flights.delete(flight);

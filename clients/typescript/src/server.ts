@@ -21,7 +21,8 @@ export class Server {
     const wrong = (what: string): RangeError => new RangeError(`the server ${shown(url)} ${what}: ${RIGHT}`);
     if (/[^\x21-\x7e]/.test(url)) throw wrong("has characters that are not plain");
     const isBare = !url.includes("://");
-    if (isBare && !/^[^/]*:[0-9]+(\/|$)/.test(url.slice(url.lastIndexOf("@") + 1))) throw wrong("has no port");
+    if (isBare && !/^[^/]*:[0-9]+(\/|$)/.test(url.slice(url.lastIndexOf("@") + 1)))
+      throw wrong("has no port");
     let parts: URL;
     try {
       parts = new URL(isBare ? `http://${url}` : url);
@@ -64,6 +65,8 @@ export function servers(urls: string | readonly string[]): Server[] {
     throw new TypeError(`urls must be a URL, or an array of URLs, not ${check.kindOf(urls)}`);
   }
   const lists: unknown[] = typeof urls === "string" ? [urls] : [...urls];
-  const all = lists.flatMap((several) => check.string("a server", several, 'a string such as "127.0.0.1:7070"').split(","));
+  const all = lists.flatMap((several) =>
+    check.string("a server", several, 'a string such as "127.0.0.1:7070"').split(","),
+  );
   return all.map((one) => Server.parse(one.trim()));
 }

@@ -1,8 +1,8 @@
 /**
  * One incarnation of a holder: a heartbeat on its own connection keeps everything attached to it.
  *
- * The renewer decides, this drives: it sends when told to, reports the outcome, and never waits for long without reading
- * the clock.
+ * The renewer decides, this drives: it sends when told to, reports the outcome, and never waits for long without
+ * reading the clock.
  */
 
 import { Acquire } from "./acquire.js";
@@ -54,7 +54,11 @@ export interface SessionConfig {
 }
 
 /** @internal */
-export function sessionConfig(holder: string, options: SessionOptions, others: readonly string[] = []): SessionConfig {
+export function sessionConfig(
+  holder: string,
+  options: SessionOptions,
+  others: readonly string[] = [],
+): SessionConfig {
   check.name("holder", holder);
   check.options(options, [...SESSION_OPTIONS, ...others]);
   const { ttlMs = 30_000, policy = Policy.DEADLINE, replace, metrics } = options;
@@ -63,7 +67,14 @@ export function sessionConfig(holder: string, options: SessionOptions, others: r
   check.instance("policy", policy, Policy as never, "a Policy, such as Policy.DEADLINE");
   if (replace !== undefined) check.name("replace", replace);
   if (metrics !== undefined) check.func("metrics", metrics, "a function that returns an object");
-  return { holder, ttlMs, policy, replace, metrics, backoff: checkedBackoff(options.backoff ?? BACKOFF_DEFAULT) };
+  return {
+    holder,
+    ttlMs,
+    policy,
+    replace,
+    metrics,
+    backoff: checkedBackoff(options.backoff ?? BACKOFF_DEFAULT),
+  };
 }
 
 /** How long to wait, and what ends the wait. */
@@ -121,8 +132,8 @@ export class Session {
   }
 
   /**
-   * Opens a session: `await using session = await Session.open(client, "tracker-1")`. Give each process a holder name of
-   * its own: a second session of a holder ends the first.
+   * Opens a session: `await using session = await Session.open(client, "tracker-1")`. Give each process a holder name
+   * of its own: a second session of a holder ends the first.
    *
    * While no server answers it is tried for the client's `retryForMs`. A session that is lost stays lost; `keepSession`
    * opens the next one.
@@ -197,8 +208,8 @@ export class Session {
    * Acquires a resource, and waits in line while another holder has it: for `timeoutMs`, forever without it, not at all
    * if it is 0.
    *
-   * When the time is up it throws the last refusal, which names the holder. However it ends without a guard, by timeout,
-   * error or abort, the line is left and nothing is held.
+   * When the time is up it throws the last refusal, which names the holder. However it ends without a guard, by
+   * timeout, error or abort, the line is left and nothing is held.
    */
   async acquire(kind: string, key: string, options: AcquireOptions = {}): Promise<Guard> {
     check.name("kind", kind);
@@ -298,11 +309,17 @@ export class Session {
     try {
       const metrics = this.config.metrics?.();
       const { signal } = this.scope;
-      const { sent, view } = await this.client.heartbeat(this.channel, this.known, { timeoutMs, beside, metrics, signal });
+      const { sent, view } = await this.client.heartbeat(this.channel, this.known, {
+        timeoutMs,
+        beside,
+        metrics,
+        signal,
+      });
       this.answered(sent, view);
     } catch (error) {
       if (this.scope.signal.aborted) return;
-      const isRefused = error instanceof SoleholdError && !(error instanceof Unavailable || error instanceof Unknown);
+      const isRefused =
+        error instanceof SoleholdError && !(error instanceof Unavailable || error instanceof Unknown);
       if (isRefused) {
         this.renewer.refused(told(error), error.code);
       } else {
@@ -336,14 +353,17 @@ export class Session {
     }
     client.history.keep(view.sealedCursor);
     const at = { epoch, revision: view.revision };
-    if (comparePositions(at, { epoch: this.known.epoch ?? 0, revision: this.known.revision }) >= 0) this.known = view;
+    if (comparePositions(at, { epoch: this.known.epoch ?? 0, revision: this.known.revision }) >= 0)
+      this.known = view;
     this.heard.notify();
     // What has ended is declared before the others are trusted for longer.
     for (const { leaseId } of this.holdings.take(at, view.leases)) this.ended(leaseId, view);
     const now = client.clock.now();
     renewer.answered(now, { sent, ttlLeftMs: view.ttlLeftMs, slackMs: view.slackMs });
     if (this.failingSince !== undefined && renewer.isLive(now)) {
-      client.log.info(`renewed the session of ${this.holder} again after ${Math.round(now - this.failingSince)} ms`);
+      client.log.info(
+        `renewed the session of ${this.holder} again after ${Math.round(now - this.failingSince)} ms`,
+      );
       this.failingSince = undefined;
     }
   }
@@ -391,7 +411,9 @@ export class Session {
     const { lost } = this.renewer;
     if (!lost) return;
     if (!this.loss.declared && lost.why !== "closed") {
-      this.client.log.warn(`session of ${this.holder} lost with ${shown([...this.holds.values()])}: ${told(lost)}`);
+      this.client.log.warn(
+        `session of ${this.holder} lost with ${shown([...this.holds.values()])}: ${told(lost)}`,
+      );
     }
     const held = [...this.holds.values()];
     this.holds.clear();
@@ -460,7 +482,8 @@ export class Session {
       const isOpen = error instanceof Unavailable || error instanceof Unknown || signal?.aborted;
       if (isOpen) {
         // It would stay held for as long as the session lives.
-        if (this.isLive()) this.client.log.warn(`${this.holder} cannot release ${hold} yet; retrying: ${told(error)}`);
+        if (this.isLive())
+          this.client.log.warn(`${this.holder} cannot release ${hold} yet; retrying: ${told(error)}`);
         void this.settle((settling) => this.sendRelease(hold, state, undefined, settling));
       }
       throw error;

@@ -58,7 +58,8 @@ export class Decoder {
   }
 
   private bound(size: number): void {
-    if (size > FRAME_BYTES_MAX) throw new RangeError(`a frame of the stream has more than ${FRAME_BYTES_MAX} bytes`);
+    if (size > FRAME_BYTES_MAX)
+      throw new RangeError(`a frame of the stream has more than ${FRAME_BYTES_MAX} bytes`);
   }
 
   private take(line: string): void {

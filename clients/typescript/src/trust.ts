@@ -12,6 +12,11 @@ export function margin(ttlMs: number, slackMs: number | undefined): number {
  * The tick at which the work has stopped. It counts from before the request was sent, since the store granted the time
  * later, and makes up for the resolution of the clock.
  */
-export function deadline(sent: number, ttlLeftMs: number, ttlMs: number, slackMs: number | undefined): number {
+export function deadline(
+  sent: number,
+  ttlLeftMs: number,
+  ttlMs: number,
+  slackMs: number | undefined,
+): number {
   return sent + ttlLeftMs - margin(ttlMs, slackMs) - CLOCK_ERROR_MS;
 }

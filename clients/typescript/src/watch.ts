@@ -92,7 +92,9 @@ export class Follower {
     const { cursor, resources, more } = wire.snapshotPart(read(frame));
     this.bytes += frame.data.length;
     if (this.bytes > this.snapshotBytesMax) {
-      throw new Unknown(`the snapshot is larger than ${this.snapshotBytesMax} bytes: watch one kind of resource`);
+      throw new Unknown(
+        `the snapshot is larger than ${this.snapshotBytesMax} bytes: watch one kind of resource`,
+      );
     }
     for (const resource of resources) this.parts.push(resource);
     if (more) return undefined;
@@ -232,7 +234,9 @@ export class Watch implements AsyncIterableIterator<Snapshot | Event> {
     const { client } = this;
     const { signal } = this.scope;
     const given = Object.entries({ from: this.follower.cursor, ...this.query });
-    const query = given.flatMap(([name, value]) => (value === undefined ? [] : `${name}=${encodeURIComponent(value)}`));
+    const query = given.flatMap(([name, value]) =>
+      value === undefined ? [] : `${name}=${encodeURIComponent(value)}`,
+    );
     const path = wire.path("watch") + (query.length > 0 ? `?${query.join("&")}` : "");
     this.follower.begin();
     this.decoder = new Decoder();
@@ -240,7 +244,10 @@ export class Watch implements AsyncIterableIterator<Snapshot | Event> {
     for (;;) {
       try {
         const until = client.tickAfter(client.retryForMs);
-        const stream = await this.channel.stream({ method: "GET", path }, { timeoutMs: client.timeoutMs, until, signal });
+        const stream = await this.channel.stream(
+          { method: "GET", path },
+          { timeoutMs: client.timeoutMs, until, signal },
+        );
         if (this.isClosed) stream.close();
         if (this.isBegun) client.log.info(`watch reconnected; continuing from ${this.cursor ?? "the start"}`);
         this.isBegun = true;

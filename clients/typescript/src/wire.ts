@@ -190,7 +190,9 @@ export function session(value: Json, known?: SessionView): SessionView {
   };
   if (leases !== null) return view;
   if (known === undefined || known.setCursor === undefined || !isSameSet(view, known)) {
-    throw new Unknown("the answer is not a session: `leases` is missing, and it is not about the set that was named");
+    throw new Unknown(
+      "the answer is not a session: `leases` is missing, and it is not about the set that was named",
+    );
   }
   return { ...view, leases: known.leases };
 }

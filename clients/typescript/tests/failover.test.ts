@@ -20,7 +20,10 @@ test("sessions, waiters and watches survive the loss of a server", async (t) => 
   await using one = new Client(second.url, { logger: silentLogger });
   await using survivor = await Session.open(both, "survivor", { ttlMs: 6_000 });
   await using other = await Session.open(one, "other");
-  assert.ok(survivor.deadline - both.now() <= 6_000 - 120 - 500, "PostgreSQL's clock may run ahead unnoticed");
+  assert.ok(
+    survivor.deadline - both.now() <= 6_000 - 120 - 500,
+    "PostgreSQL's clock may run ahead unnoticed",
+  );
 
   const watch = both.watch({ kind: "scene" });
   assert.equal((await watch.next()).value?.type, "snapshot");
@@ -51,7 +54,8 @@ test("sessions, waiters and watches survive the loss of a server", async (t) => 
   const seen: string[] = [];
   for await (const event of watch) {
     assert.equal(event.type, "event");
-    if (event.type === "event" && event.eventType === "lease_acquired") seen.push(`${event.holder} ${event.token}`);
+    if (event.type === "event" && event.eventType === "lease_acquired")
+      seen.push(`${event.holder} ${event.token}`);
     if (seen.length === 2) break;
   }
   assert.deepEqual(seen, [`survivor ${token}`, `other ${again.token}`], "no gaps and no duplicates");

@@ -56,7 +56,8 @@ class Run {
       case "snapshot": {
         const isFollowed = fence.snapshotBegins(step.epoch);
         if (isFollowed) {
-          for (const [name, given] of Object.entries(step.marks)) fence.learn({ kind: "scene", key: name }, mark(given));
+          for (const [name, given] of Object.entries(step.marks))
+            fence.learn({ kind: "scene", key: name }, mark(given));
           fence.snapshotEnds(step.revision, step.asked);
         }
         return assert.equal(isFollowed, step.followed);

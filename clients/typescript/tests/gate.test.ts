@@ -26,7 +26,10 @@ describe("gates", { concurrency: true }, () => {
     const second = await two.acquire("scene", "lobby");
     await says(gate, first.token, `stale ${second.token}`);
     assert.ok((await gate.decide("scene", "lobby", second.token, two.sessionId)).isAdmitted);
-    assert.equal(String(await gate.decide("scene", "lobby", second.token, one.sessionId)), `stale ${second.token}`);
+    assert.equal(
+      String(await gate.decide("scene", "lobby", second.token, one.sessionId)),
+      `stale ${second.token}`,
+    );
     const forged = await gate.decide("scene", "lobby", second.token + 1_000);
     assert.deepEqual([forged.why, forged.newest, forged.mayPass], ["never_given", second.token, false]);
     assert.equal((await gate.decide("scene", "nowhere", 1)).why, "no_such_resource");
@@ -73,7 +76,10 @@ describe("gates", { concurrency: true }, () => {
         tokens.push(guard.token);
         await guard.release();
       }
-      await assert.rejects(Gate.open(client, { kinds: ["scene"], memory }), /give each gate a file of its own/);
+      await assert.rejects(
+        Gate.open(client, { kinds: ["scene"], memory }),
+        /give each gate a file of its own/,
+      );
     }
     appendFileSync(memory, '{"mark":{"ten'); // a crash in the middle of a line
     const [, second, third] = tokens as [number, number, number];
@@ -90,7 +96,10 @@ describe("gates", { concurrency: true }, () => {
       assert.equal(String(gate.judge("scene", "a\u2028b", 8)), "stale 9");
     }
     writeFileSync(memory, '{"solehold_gate":1}\nnonsense\n{"floor":1}\n');
-    await assert.rejects(Gate.open(client, { kinds: ["scene"], memory }), /line 2 of the gate's memory .* cannot be read/);
+    await assert.rejects(
+      Gate.open(client, { kinds: ["scene"], memory }),
+      /line 2 of the gate's memory .* cannot be read/,
+    );
     writeFileSync(memory, "something else\n");
     await assert.rejects(Gate.open(client, { kinds: ["scene"], memory }), /line 1 of the gate's memory/);
   });
@@ -99,7 +108,11 @@ describe("gates", { concurrency: true }, () => {
     const { client, open } = await begin(t);
     const folder = temporary("gate");
     t.after(folder.remove);
-    await using gate = await Gate.open(client, { kinds: "scene", memory: join(folder.path, "marks"), refreshWithinMs: 300 });
+    await using gate = await Gate.open(client, {
+      kinds: "scene",
+      memory: join(folder.path, "marks"),
+      refreshWithinMs: 300,
+    });
     await gate.ready();
     const { memory } = gate as unknown as { memory: { save: (...args: unknown[]) => Promise<void> } };
     const save = memory.save.bind(memory);
@@ -115,17 +128,23 @@ describe("gates", { concurrency: true }, () => {
     await using gate = await Gate.open(client, { kinds: "scene", strict: true });
     const guard = await (await open("one")).acquire("scene", "lobby");
     await says(gate, guard.token, "undecidable unconfirmed");
-    const inner = gate as unknown as { refreshes: { newest: (key: unknown) => Promise<unknown>; underWay: Map<string, unknown> } };
+    const inner = gate as unknown as {
+      refreshes: { newest: (key: unknown) => Promise<unknown>; underWay: Map<string, unknown> };
+    };
     const newest = inner.refreshes.newest;
     let asked = 0;
     inner.refreshes.newest = (key) => {
       asked += 1;
       return newest(key);
     };
-    const verdicts = await Promise.all(Array.from({ length: 50 }, () => gate.decide("scene", "lobby", guard.token)));
+    const verdicts = await Promise.all(
+      Array.from({ length: 50 }, () => gate.decide("scene", "lobby", guard.token)),
+    );
     assert.deepEqual([...new Set(verdicts.map(String))], ["admit"]);
     assert.ok(asked <= 2, `${asked} questions`);
-    const forged = await Promise.all(Array.from({ length: 50 }, () => gate.decide("scene", "lobby", guard.token + 1)));
+    const forged = await Promise.all(
+      Array.from({ length: 50 }, () => gate.decide("scene", "lobby", guard.token + 1)),
+    );
     assert.deepEqual([...new Set(forged.map(({ why }) => why))], ["never_given"]);
     assert.ok(asked <= 4, `${asked} questions`);
     assert.equal(inner.refreshes.underWay.size, 0, "nothing is kept of questions that were answered");
@@ -150,7 +169,9 @@ describe("gates", { concurrency: true }, () => {
     }
     await using admin = new Client(server.url, { key: String(made["key"]) });
     const only = [{ kind: "scene", key_prefix: "lob" }];
-    const limited = object(await admin.request("POST", "/api/v1/admin/keys", { name: "gate", role: "reader", only }));
+    const limited = object(
+      await admin.request("POST", "/api/v1/admin/keys", { name: "gate", role: "reader", only }),
+    );
     await using reader = new Client(server.url, { key: String(limited["key"]) });
     await using gate = await Gate.open(reader, { kinds: "scene", failOpen: true });
     await gate.ready();

@@ -78,7 +78,13 @@ function answers(t: TestContext, ...given: (string | Buffer)[]): Promise<Peer> {
   });
 }
 
-const REQUEST = { method: "POST", target: "/x", body: Buffer.from('{"a":1}'), timeoutMs: 5_000, repeatable: true };
+const REQUEST = {
+  method: "POST",
+  target: "/x",
+  body: Buffer.from('{"a":1}'),
+  timeoutMs: 5_000,
+  repeatable: true,
+};
 
 async function send(t: TestContext, server: Server, responseBytesMax = 1 << 20): Promise<HttpResponse> {
   const transport = new HttpTransport({ headers: { authorization: "Bearer k" }, responseBytesMax });
@@ -97,7 +103,9 @@ describe("answers", () => {
   });
 
   test("bodies of every length", async (t) => {
-    const chunked = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3;x=y\r\nabc\r\nA\r\n0123456789\r\n0\r\nT: x\r\n\r\n";
+    const chunked =
+      "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3;x=y\r\nabc\r\nA\r\n0123456789\r\n" +
+      "0\r\nT: x\r\n\r\n";
     for (const [given, expected] of [
       [whole(""), ""],
       [whole("abc"), "abc"],
@@ -143,7 +151,10 @@ describe("answers", () => {
     const transport = new HttpTransport();
     t.after(() => transport.close());
     const error = await thrown(Error, transport.send(server, { ...REQUEST, timeoutMs: 50 }));
-    assert.ok(error instanceof AnswerLost || error instanceof NotSent, "a busy machine may not even connect in that time");
+    assert.ok(
+      error instanceof AnswerLost || error instanceof NotSent,
+      "a busy machine may not even connect in that time",
+    );
     assert.match(error.message, /no answer from .* within 0.0500 s/);
     const abort = new AbortController();
     const sending = transport.send(server, { ...REQUEST, signal: abort.signal });
@@ -193,7 +204,11 @@ describe("connections", () => {
 
 describe("repeats", () => {
   test("only what is safe is sent twice", async (t) => {
-    for (const [method, repeatable, count] of [["POST", undefined, 1], ["POST", true, 2], ["GET", undefined, 2]] as const) {
+    for (const [method, repeatable, count] of [
+      ["POST", undefined, 1],
+      ["POST", true, 2],
+      ["GET", undefined, 2],
+    ] as const) {
       const peer = await serve(t, (socket, number) => {
         if (number === 1) socket.destroy();
         else socket.write(whole('{"n": 2}'));
@@ -249,7 +264,11 @@ describe("problems", () => {
     for (const body of ["", "[]", "{}", "null", '{"code": 5}', "[".repeat(100_000), "\xff"]) {
       assert.equal(fromAnswer("s", 409, Buffer.from(body, "latin1")).constructor, Unknown);
     }
-    const odd = fromAnswer("s", 409, Buffer.from('{"code": "held", "token": 9007199254740993, "retry_after_ms": -1, "errors": 5}'));
+    const odd = fromAnswer(
+      "s",
+      409,
+      Buffer.from('{"code": "held", "token": 9007199254740993, "retry_after_ms": -1, "errors": 5}'),
+    );
     assert.deepEqual([odd.token, odd.retryAfterMs, odd.fields], [undefined, undefined, []]);
   });
 });

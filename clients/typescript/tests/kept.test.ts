@@ -3,7 +3,16 @@
 import assert from "node:assert/strict";
 import { describe, test } from "node:test";
 
-import { Client, elect, type Guard, keepSession, Lost, type Session, silentLogger, Unauthorized } from "../src/index.js";
+import {
+  Client,
+  elect,
+  type Guard,
+  keepSession,
+  Lost,
+  type Session,
+  silentLogger,
+  Unauthorized,
+} from "../src/index.js";
 import { begin, isSettled, Log, stopHeartbeats, thrown } from "./support/case.js";
 import { freePort, Solehold, waitFor } from "./support/server.js";
 
@@ -35,7 +44,9 @@ describe("elections", { concurrency: true }, () => {
     const stop = new AbortController();
     const sessions = [await open("one", { ttlMs: 2_000 }), await open("two", { ttlMs: 2_000 })];
     const { signal } = stop;
-    const standing = sessions.map((session) => thrown(RangeError, elect(session, "compactor", office.lead, { signal })));
+    const standing = sessions.map((session) =>
+      thrown(RangeError, elect(session, "compactor", office.lead, { signal })),
+    );
     const first = await office.term(1);
     await untilWaiting("role", "compactor", 1);
     await client.request("POST", "/api/v1/resources/role/compactor/lease/revoke", { token: first.token });
@@ -153,6 +164,9 @@ describe("keepSession", { concurrency: true }, () => {
     );
     await client.request("POST", "/api/v1/admin/keys", { name: "admin", role: "admin" });
     await using stranger = new Client(server.url, { key: "wrong" });
-    await thrown(Unauthorized, keepSession(stranger, "w", () => 1));
+    await thrown(
+      Unauthorized,
+      keepSession(stranger, "w", () => 1),
+    );
   });
 });

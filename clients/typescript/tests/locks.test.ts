@@ -3,7 +3,16 @@
 import assert from "node:assert/strict";
 import { after, before, describe, test } from "node:test";
 
-import { AnswerLost, type Guard, Lost, Locks, NotFound, Refused, type Transport, Unavailable } from "../src/index.js";
+import {
+  AnswerLost,
+  type Guard,
+  Lost,
+  Locks,
+  NotFound,
+  Refused,
+  type Transport,
+  Unavailable,
+} from "../src/index.js";
 import { waitInLine } from "../src/line.js";
 import type { Grant } from "../src/wire.js";
 import { at, type Case, thrown } from "./support/case.js";
@@ -44,7 +53,10 @@ describe("locks", { concurrency: true }, () => {
     await first.release();
     await Promise.all(waiters);
     assert.equal(new Set(order).size, WAITERS);
-    assert.deepEqual(tokens, [...tokens].sort((a, b) => a - b));
+    assert.deepEqual(
+      tokens,
+      [...tokens].sort((a, b) => a - b),
+    );
     assert.deepEqual(order.slice(0, 10), [...Array(10).keys()]);
     assert.ok((tokens[0] as number) > first.token);
   });
@@ -72,7 +84,10 @@ describe("locks", { concurrency: true }, () => {
     client.renew = async (target, proof, options) => {
       if (lapsed === 0) {
         lapsed = proof.token;
-        await waitFor("the grant to lapse", async () => (await resource("lock", "lapsed"))?.lease?.token !== proof.token);
+        await waitFor(
+          "the grant to lapse",
+          async () => (await resource("lock", "lapsed"))?.lease?.token !== proof.token,
+        );
       }
       return renew(target, proof, options);
     };
@@ -208,14 +223,22 @@ describe("locks", { concurrency: true }, () => {
 
 describe("a wait that is longer than one request", () => {
   const clock = { now: () => performance.now() };
-  const grant: Grant = { leaseId: "l", token: 7, epoch: 1, revision: 7, state: undefined, confirmWithinMs: undefined };
+  const grant: Grant = {
+    leaseId: "l",
+    token: 7,
+    epoch: 1,
+    revision: 7,
+    state: undefined,
+    confirmWithinMs: undefined,
+  };
 
   test("is requested again before the first request ends, and the first is not abandoned", async () => {
     const asked: { waitMs: number; signal: AbortSignal }[] = [];
     const ask = (waitMs: number, signal: AbortSignal): Promise<Grant> => {
       asked.push({ waitMs, signal });
       const isThird = asked.length === 3;
-      if (isThird) assert.ok(!asked[1]?.signal.aborted, "the former request has its place until this one has");
+      if (isThird)
+        assert.ok(!asked[1]?.signal.aborted, "the former request has its place until this one has");
       return isThird ? Promise.resolve(grant) : new Promise(() => {});
     };
     const { signal } = new AbortController();

@@ -47,7 +47,10 @@ function waits(action: Action): number {
 
 describe("trust", () => {
   test("the margin is as the rule says", () => {
-    assert.deepEqual([margin(30_000, 0), margin(1_000, 0), margin(30_000, 500), margin(1_000, undefined)], [600, 100, 1_100, 500]);
+    assert.deepEqual(
+      [margin(30_000, 0), margin(1_000, 0), margin(30_000, 500), margin(1_000, undefined)],
+      [600, 100, 1_100, 500],
+    );
     assert.equal(deadline(100_000, TTL, TTL, 0), 100_000 + TTL - OFF);
     for (const ttl of [1_000, 2_000, 5_000, 30_000, 86_400_000]) {
       for (const slack of [0, 500, undefined]) {
@@ -71,7 +74,10 @@ describe("trust", () => {
 
 describe("the clock", () => {
   /** Readings that a test sets. */
-  function readings(hasUptime: boolean): { at: { monotonic: number; uptime: number; wall: number }; clock: BootClock } {
+  function readings(hasUptime: boolean): {
+    at: { monotonic: number; uptime: number; wall: number };
+    clock: BootClock;
+  } {
     const now = { monotonic: 5_000, uptime: 90_000, wall: 1e12 };
     const uptime = (): number | undefined => (hasUptime ? Math.floor(now.uptime / 10) * 10 : undefined);
     const clock = new BootClock({ monotonic: () => now.monotonic, uptime, wall: () => Math.floor(now.wall) });
@@ -126,7 +132,10 @@ describe("the clock", () => {
       at.wall += 0.1;
       clock.now();
     }
-    assert.ok(clock.now() - began < 1_000 + 2, "readings that differ by less than a millisecond do not add up");
+    assert.ok(
+      clock.now() - began < 1_000 + 2,
+      "readings that differ by less than a millisecond do not add up",
+    );
     const before = clock.now();
     at.wall -= 3_600_000; // set back
     assert.equal(clock.now(), before);
@@ -158,7 +167,11 @@ describe("renewing", () => {
     const machine = renewer();
     assert.equal(machine.deadline, 130_000 - OFF);
     const first = sent(machine.poll(110_000));
-    assert.deepEqual([first.timeoutMs, first.beside], [machine.deadline - 110_000, 0], "all of the time left");
+    assert.deepEqual(
+      [first.timeoutMs, first.beside],
+      [machine.deadline - 110_000, 0],
+      "all of the time left",
+    );
     assert.equal(waits(machine.poll(111_000)), 110_000 + TTL / 9, "until another one is sent beside it");
     machine.answered(115_000, { sent: 110_000, ttlLeftMs: TTL, slackMs: 0 });
     assert.equal(machine.deadline, 140_000 - OFF);
@@ -257,7 +270,7 @@ describe("renewing", () => {
       const machine = new Renewer(policy, ttl, { sent: 0, ttlLeftMs: ttl, slackMs }, chance(round));
       const answers: { arrives: number; began: number; until: number }[] = [];
       let beats = 0;
-      for (let now = 0; now < 20 * ttl; ) {
+      for (let now = 0; now < 20 * ttl;) {
         for (let next = answers[0]; next && next.arrives <= now; next = answers[0]) {
           answers.shift();
           assert.ok(next.arrives <= next.until, "it is not given up");
@@ -357,7 +370,12 @@ test("delays double to the cap with jitter", () => {
   assert.equal(series.delay(5_000), 5_000);
   series.reset();
   assert.ok(series.delay() <= 100);
-  for (const [firstMs, capMs] of [[0, 1], [2, 1], [NaN, 1], [1, Infinity]] as const) {
+  for (const [firstMs, capMs] of [
+    [0, 1],
+    [2, 1],
+    [NaN, 1],
+    [1, Infinity],
+  ] as const) {
     assert.throws(() => checkedBackoff({ firstMs, capMs }), RangeError);
   }
 });

@@ -54,7 +54,10 @@ describe("guards", () => {
     const other = await open("other");
     const guard = await one.acquire("scene", "refused");
     const error = await thrown(Refused, other.tryAcquire("scene", "refused"));
-    assert.deepEqual([error.code, error.holder, error.token, error.status], ["held", "one", guard.token, 409]);
+    assert.deepEqual(
+      [error.code, error.holder, error.token, error.status],
+      ["held", "one", guard.token, 409],
+    );
     assert.ok(error.retryAfterMs !== undefined && error.retryAfterMs > 0 && error.retryAfterMs <= 30_000);
   });
 
@@ -212,7 +215,10 @@ describe("sessions", () => {
     const keys = [0, 1, 2].map((n) => `closing-${n}`);
     const guards = await Promise.all(keys.map((key) => session.acquire("scene", key)));
     await session.close();
-    assert.deepEqual(await Promise.all(guards.map(async (guard) => (await guard.lost()).why)), Array(3).fill("closed"));
+    assert.deepEqual(
+      await Promise.all(guards.map(async (guard) => (await guard.lost()).why)),
+      Array(3).fill("closed"),
+    );
     assert.deepEqual(await Promise.all(keys.map((key) => holder("scene", key))), Array(3).fill(undefined));
     await thrown(Lost, session.acquire("scene", "closing-1"));
     await session.close();
@@ -257,7 +263,10 @@ describe("sessions", () => {
     assert.equal((await hasty.lost()).why, "failed");
     await waitFor("the deadline to pass", () => client.now() >= guard.deadline);
     assert.ok(guard.isLive() && guard.isInGrace());
-    assert.ok(log.lines.some((line) => line.startsWith("WARN session of hasty lost")), log.lines.join("\n"));
+    assert.ok(
+      log.lines.some((line) => line.startsWith("WARN session of hasty lost")),
+      log.lines.join("\n"),
+    );
   });
 
   test("an opening that is aborted leaves no session", async (t) => {
@@ -279,7 +288,10 @@ describe("sessions", () => {
     const session = await open("leaver");
     await own.kill();
     await session.close();
-    assert.ok(log.lines.some((line) => line.includes("it ends when its ttl is over")), log.lines.join("\n"));
+    assert.ok(
+      log.lines.some((line) => line.includes("it ends when its ttl is over")),
+      log.lines.join("\n"),
+    );
     const opening = Session.open(session.client, "late", { signal: AbortSignal.timeout(50) });
     assert.ok(await isSettled(opening, 5_000));
     assert.equal((await thrown(DOMException, opening)).name, "TimeoutError");

@@ -31,7 +31,10 @@ describe("watching", () => {
     const seen = await snapshot(watch);
     const [owned] = seen.resources;
     assert.ok(owned && seen.resources.length === 1);
-    assert.deepEqual([owned.kind, owned.key, owned.holder, owned.token], ["scene", "hall", "owner", guard.token]);
+    assert.deepEqual(
+      [owned.kind, owned.key, owned.holder, owned.token],
+      ["scene", "hall", "owner", guard.token],
+    );
     assert.deepEqual([owned.leaseId, owned.sessionId], [guard.leaseId, session.sessionId]);
     assert.ok(owned.ttlLeftMs > 0 && owned.ttlLeftMs <= 30_000);
     assert.equal(watch.cursor, seen.cursor);
@@ -39,8 +42,14 @@ describe("watching", () => {
     await other.release();
     const acquired = await nextEvent(watch);
     const released = await nextEvent(watch);
-    for (const [event, eventType] of [[acquired, "lease_acquired"], [released, "lease_released"]] as const) {
-      assert.deepEqual([event.eventType, event.key, event.token, event.holder], [eventType, "yard", other.token, "owner"]);
+    for (const [event, eventType] of [
+      [acquired, "lease_acquired"],
+      [released, "lease_released"],
+    ] as const) {
+      assert.deepEqual(
+        [event.eventType, event.key, event.token, event.holder],
+        [eventType, "yard", other.token, "owner"],
+      );
     }
     assert.equal(watch.cursor, released.cursor);
     assert.ok(released.revision > acquired.revision);
@@ -107,14 +116,19 @@ describe("watching", () => {
       break;
     }
     await thrown(BadRequest, client.watch({ cursor: "1.99999" }).next());
-    const { fresh } = (client as unknown as { main: { transport: { fresh: { plain: { sockets: object } } } } }).main.transport;
+    const { fresh } = (
+      client as unknown as { main: { transport: { fresh: { plain: { sockets: object } } } } }
+    ).main.transport;
     await waitFor("no connection to be left", () => Object.keys(fresh.plain.sockets).length === 0);
   });
 });
 
 describe("a follower", () => {
   const ownership = { tenant: "default", kind: "scene", key: "a", token: 3, ttl_ms: 5 };
-  const frame = (event: string, data: unknown): { event: string; data: string } => ({ event, data: JSON.stringify(data) });
+  const frame = (event: string, data: unknown): { event: string; data: string } => ({
+    event,
+    data: JSON.stringify(data),
+  });
   const change = (cursor: string, revision: number): unknown => ({
     event_type: "lease_acquired",
     cursor,
@@ -127,7 +141,10 @@ describe("a follower", () => {
 
   test("joins the parts of a snapshot, and begins anew after a lost connection", () => {
     const follower = new Follower(undefined);
-    assert.equal(follower.take(frame("snapshot", { cursor: "1.4", resources: [ownership], more: true })), undefined);
+    assert.equal(
+      follower.take(frame("snapshot", { cursor: "1.4", resources: [ownership], more: true })),
+      undefined,
+    );
     assert.equal(follower.cursor, undefined, "it is not whole");
     follower.begin();
     follower.take(frame("snapshot", { cursor: "1.5", resources: [ownership], more: true }));
@@ -135,7 +152,10 @@ describe("a follower", () => {
     assert.ok(whole?.type === "snapshot" && whole.resources.length === 2);
     assert.equal(follower.cursor, "1.5");
     const small = new Follower(undefined, 10);
-    assert.throws(() => small.take(frame("snapshot", { cursor: "1.5", resources: [ownership], more: false })), Unknown);
+    assert.throws(
+      () => small.take(frame("snapshot", { cursor: "1.5", resources: [ownership], more: false })),
+      Unknown,
+    );
   });
 
   test("skips what was seen, and follows epochs", () => {
@@ -157,13 +177,19 @@ describe("a follower", () => {
       assert.throws(() => follower.take({ event: "event", data }), Unknown, data);
     }
     const tooLarge = change("1.5", 2 ** 53) as object;
-    assert.throws(() => follower.take(frame("event", tooLarge)), /not a whole number/, "two tokens would be read as one");
+    assert.throws(
+      () => follower.take(frame("event", tooLarge)),
+      /not a whole number/,
+      "two tokens would be read as one",
+    );
   });
 });
 
 describe("the decoder", () => {
   test("gives the same frames however the bytes are cut", () => {
-    const text = ": hello\n\nevent: note\r\nid: 1.7\r\ndata: two\r\ndata: línes\r\n\r\ndata:bare\r\revent: empty\n\ndata\n\n";
+    const text =
+      ": hello\n\nevent: note\r\nid: 1.7\r\ndata: two\r\ndata: línes\r\n\r\n" +
+      "data:bare\r\revent: empty\n\ndata\n\n";
     const bytes = Buffer.from(text);
     const expected = [
       { event: "note", data: "two\nlínes" },
@@ -173,7 +199,8 @@ describe("the decoder", () => {
     for (let size = 1; size <= bytes.length; size++) {
       const decoder = new Decoder();
       const frames = [];
-      for (let start = 0; start < bytes.length; start += size) frames.push(...decoder.push(bytes.subarray(start, start + size)));
+      for (let start = 0; start < bytes.length; start += size)
+        frames.push(...decoder.push(bytes.subarray(start, start + size)));
       assert.deepEqual(frames, expected, `in pieces of ${size}`);
     }
   });

@@ -3,7 +3,15 @@
 import assert from "node:assert/strict";
 import type { TestContext } from "node:test";
 
-import { Client, type ClientOptions, type Json, type Logger, NotFound, Session, type SessionOptions } from "../../src/index.js";
+import {
+  Client,
+  type ClientOptions,
+  type Json,
+  type Logger,
+  NotFound,
+  Session,
+  type SessionOptions,
+} from "../../src/index.js";
 import { Solehold, type SoleholdOptions, waitFor } from "./server.js";
 
 /** Collects what is logged. */
@@ -29,13 +37,20 @@ export interface Case {
   readonly log: Log;
   open(holder: string, options?: SessionOptions): Promise<Session>;
   /** The field of a resource, by the server's answer; undefined if it does not exist. */
-  resource(kind: string, key: string): Promise<{ waiting: number; lease: { holder: string; token: number } | null } | undefined>;
+  resource(
+    kind: string,
+    key: string,
+  ): Promise<{ waiting: number; lease: { holder: string; token: number } | null } | undefined>;
   holder(kind: string, key: string): Promise<string | undefined>;
   untilWaiting(kind: string, key: string, count: number): Promise<void>;
 }
 
 /** A server and a client for one test. */
-export async function begin(t: TestContext, client: ClientOptions = {}, server: SoleholdOptions = {}): Promise<Case> {
+export async function begin(
+  t: TestContext,
+  client: ClientOptions = {},
+  server: SoleholdOptions = {},
+): Promise<Case> {
   const started = await Solehold.start(server);
   t.after(() => started.stop());
   return at(t, started, client);

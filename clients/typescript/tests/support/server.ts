@@ -64,7 +64,10 @@ export class Program {
   private readonly ended: Promise<number>;
   private hasEnded = false;
 
-  constructor(command: readonly string[], options: { env?: Record<string, string>; uid?: number; gid?: number } = {}) {
+  constructor(
+    command: readonly string[],
+    options: { env?: Record<string, string>; uid?: number; gid?: number } = {},
+  ) {
     const ours = Object.entries(process.env).filter(([name]) => !name.startsWith("SOLEHOLD_"));
     const { uid, gid } = options;
     // A server does not outlive a test run that was killed.
@@ -204,7 +207,10 @@ export class Postgres {
       "unix_socket_directories=",
       "dynamic_shared_memory_type=mmap",
     ].flatMap((setting) => ["-c", setting]);
-    const program = new Program([join(programs, "postgres"), "-D", data, "-p", String(port), ...settings], user);
+    const program = new Program(
+      [join(programs, "postgres"), "-D", data, "-p", String(port), ...settings],
+      user,
+    );
     const postgres = new Postgres(`postgres://postgres@127.0.0.1:${port}/postgres`, program, folder.remove);
     const status = join(data, "postmaster.pid");
     await waitFor("PostgreSQL to be ready", () => {
