@@ -8,6 +8,8 @@
 export type { BackoffConfig } from "./backoff.js";
 export { Client, type ClientOptions } from "./client.js";
 export { BootClock, type Clock } from "./clock.js";
+export { AnotherGateway, Cluster, type ClusterHealth } from "./cluster.js";
+export type { ClusterConfig, SessionLocksConfig } from "./cluster-config.js";
 export { elect, type ElectOptions } from "./elect.js";
 export {
   BadRequest,

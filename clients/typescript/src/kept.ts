@@ -18,7 +18,7 @@ export interface KeptOptions extends SessionOptions {
 }
 
 /** @internal */
-export const KEPT_OPTIONS = ["holder", "ttlMs", "policy", "replace", "metrics", "backoff"];
+export const KEPT_OPTIONS = ["holder", "ttlMs", "policy", "heartbeatMs", "replace", "metrics", "backoff"];
 
 /**
  * A session that was given, or with a client one of its own, opened when it is needed and again after a loss.

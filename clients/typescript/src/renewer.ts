@@ -102,6 +102,8 @@ export class Renewer {
     private readonly ttlMs: number,
     granted: Granted,
     private readonly random: Random,
+    /** How often heartbeats are sent, a little earlier to spread them. */
+    private readonly intervalMs = ttlMs * INTERVAL_SHARE,
   ) {
     this.retries = new Backoff(
       { firstMs: ttlMs * RETRY_SHARE_FIRST, capMs: ttlMs * RETRY_SHARE_MAX },
@@ -208,6 +210,6 @@ export class Renewer {
   }
 
   private after(sent: number): number {
-    return sent + this.ttlMs * INTERVAL_SHARE * (1 - INTERVAL_JITTER * this.random());
+    return sent + this.intervalMs * (1 - INTERVAL_JITTER * this.random());
   }
 }

@@ -33,6 +33,8 @@ export interface SessionOptions {
   ttlMs?: number;
   /** What to do while renewals fail; `Policy.DEADLINE` by default. */
   policy?: Policy;
+  /** How often heartbeats are sent, in milliseconds: below half of the ttl; a third of it by default. */
+  heartbeatMs?: number | undefined;
   /** A former session of this holder, to be closed at once. */
   replace?: string | undefined;
   /** What heartbeats report about the holder. */
@@ -41,13 +43,14 @@ export interface SessionOptions {
   backoff?: BackoffConfig;
 }
 
-const SESSION_OPTIONS = ["ttlMs", "policy", "replace", "metrics", "backoff"] as const;
+const SESSION_OPTIONS = ["ttlMs", "policy", "heartbeatMs", "replace", "metrics", "backoff"] as const;
 
 /** @internal The options of a session, with a name for its holder, checked. */
 export interface SessionConfig {
   readonly holder: string;
   readonly ttlMs: number;
   readonly policy: Policy;
+  readonly heartbeatMs: number | undefined;
   readonly replace: string | undefined;
   readonly metrics: (() => JsonObject) | undefined;
   readonly backoff: BackoffConfig;
@@ -61,16 +64,27 @@ export function sessionConfig(
 ): SessionConfig {
   check.name("holder", holder);
   check.options(options, [...SESSION_OPTIONS, ...others]);
-  const { ttlMs = 30_000, policy = Policy.DEADLINE, replace, metrics } = options;
+  const { ttlMs = 30_000, policy = Policy.DEADLINE, heartbeatMs, replace, metrics } = options;
   const isRight = (ms: number): boolean => ms >= TTL_MS_MIN && ms <= TTL_MS_MAX;
   check.milliseconds("ttlMs", ttlMs, isRight, `${TTL_MS_MIN} to ${TTL_MS_MAX} milliseconds`);
   check.instance("policy", policy, Policy as never, "a Policy, such as Policy.DEADLINE");
+  if (heartbeatMs !== undefined) {
+    const isSoon = (ms: number): boolean => ms > 0 && ms * 2 < ttlMs;
+    // A renewal that fails could not be repeated in time.
+    check.milliseconds(
+      "heartbeatMs",
+      heartbeatMs,
+      isSoon,
+      `milliseconds above 0 and below half of the ttl, ${ttlMs}`,
+    );
+  }
   if (replace !== undefined) check.name("replace", replace);
   if (metrics !== undefined) check.func("metrics", metrics, "a function that returns an object");
   return {
     holder,
     ttlMs,
     policy,
+    heartbeatMs,
     replace,
     metrics,
     backoff: checkedBackoff(options.backoff ?? BACKOFF_DEFAULT),
@@ -125,7 +139,7 @@ export class Session {
     this.backoff = config.backoff;
     this.known = view;
     const granted = { sent, ttlLeftMs: view.ttlLeftMs, slackMs: view.slackMs };
-    this.renewer = new Renewer(config.policy, view.fullTtlMs, granted, client.random);
+    this.renewer = new Renewer(config.policy, view.fullTtlMs, granted, client.random, config.heartbeatMs);
     this.channel = client.channel();
     void this.drive();
     void this.listen();
