@@ -6,7 +6,7 @@ NEXTEST := $(shell cargo nextest --version >/dev/null 2>&1 && echo yes)
 
 # A stage is a target of its own. scripts/stages runs all of a list even if one fails, and names those that did.
 VERIFY := format clippy tidy doc licences msrv
-SUITE := build tests doctests python surface
+SUITE := build tests doctests python typescript surface
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
@@ -86,6 +86,9 @@ endif
 
 python: ## the tests of the Python client, against the server that was built last
 	@$(STAGE) python clients/python/test
+
+typescript: ## types and tests of the TypeScript client, against the server that was built last
+	@$(STAGE) typescript clients/typescript/test
 
 surface: ## every route of the server that was built last, against its own description
 	@$(STAGE) surface scripts/check-surface
