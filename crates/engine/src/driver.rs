@@ -138,6 +138,16 @@ impl Driver {
         outcomes
     }
 
+    /// Returns once both lanes have answered, whatever the store says; fails if one has died.
+    pub async fn alive(&self) -> Result<(), EngineError> {
+        for lane in [&self.news, &self.quiet] {
+            // Behind what is queued: a lane that is busy answers later.
+            let place = lane.places.clone().acquire_owned().await.map_err(|_| EngineError::Stopping)?;
+            let _ = self.answered(lane, Vec::new(), place).await;
+        }
+        self.health.check_lanes()
+    }
+
     fn intake(&self, lane: Lane) -> &Intake {
         match lane {
             Lane::News => &self.news,
@@ -253,6 +263,13 @@ impl Worker {
             replies.push((job.calls.len(), job.reply));
             calls.append(&mut job.calls);
         }
+        // Only asked whether the lane is alive.
+        if calls.is_empty() {
+            for (_, reply) in replies {
+                let _ = reply.send(Ok(Vec::new()));
+            }
+            return;
+        }
         // What was taken in before the store was found not to answer does not wait for it either.
         if let Err(error) = self.health.check() {
             for (_, reply) in replies {
@@ -365,5 +382,6 @@ mod tests {
         let expire =
             solehold_core::command::Command::ExpireSession(solehold_core::key::SessionId(uuid::Uuid::nil()));
         assert!(driver.submit(expire.into()).await.is_err());
+        assert!(driver.alive().await.is_err_and(|error| error.to_string().contains("has died")));
     }
 }

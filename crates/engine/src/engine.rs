@@ -213,6 +213,12 @@ impl Engine {
         self.parts.health.check()
     }
 
+    /// Whether this process gets on: returns when both lanes have answered, and fails if one has died. A store that is
+    /// unavailable is no failure: a restart of the process would not bring it back.
+    pub async fn alive(&self) -> Result<(), EngineError> {
+        self.parts.driver.alive().await
+    }
+
     /// Asks the store whether it answers.
     pub async fn ready(&self) -> Result<(), EngineError> {
         self.check()?;

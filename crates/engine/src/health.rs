@@ -29,10 +29,16 @@ pub struct Health {
 impl Health {
     /// Fails at once while the store is unavailable.
     pub fn check(&self) -> Result<(), EngineError> {
-        if let Some(what) = self.dead.get() {
-            return Err(StoreError::Unavailable(what.clone()).into());
-        }
+        self.check_lanes()?;
         match &*self.trouble.lock() {
+            Some(what) => Err(StoreError::Unavailable(what.clone()).into()),
+            None => Ok(()),
+        }
+    }
+
+    /// Fails if a task without which the engine cannot work has died, whatever the store says.
+    pub fn check_lanes(&self) -> Result<(), EngineError> {
+        match self.dead.get() {
             Some(what) => Err(StoreError::Unavailable(what.clone()).into()),
             None => Ok(()),
         }

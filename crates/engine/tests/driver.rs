@@ -126,6 +126,29 @@ async fn renewals_do_not_wait_behind_news() {
     granted(first.await.unwrap().unwrap());
 }
 
+/// What a watchdog asks: a lane that stands still does not answer, and an unavailable store keeps no lane from it.
+#[tokio::test]
+async fn a_lane_that_stands_still_is_not_alive() {
+    let stage = Stage::new(DriverLimits::default());
+    stage.engine.alive().await.unwrap();
+    let first = stage.occupy().await;
+    let alive = tokio::spawn({
+        let engine = stage.engine.clone();
+        async move { engine.alive().await }
+    });
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+    }
+    assert!(!alive.is_finished(), "alive while a lane stands still");
+    stage.store.news_door.open();
+    granted(first.await.unwrap().unwrap());
+    alive.await.unwrap().unwrap();
+    *stage.store.fault.lock().unwrap() = unavailable();
+    assert!(stage.engine.submit(asks("job", 1).remove(0)).await.is_err());
+    stage.engine.alive().await.unwrap();
+    assert_eq!(stage.notes.sizes(Lane::Quiet), [0; 0], "no batch was made of it");
+}
+
 #[tokio::test]
 async fn a_full_lane_says_so() {
     let stage = Stage::new(DriverLimits { queue_max: 4, ..Default::default() });

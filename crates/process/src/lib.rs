@@ -4,6 +4,7 @@
 //! - [`config`] reads a YAML file and reports mistakes with their line;
 //! - [`name`] finds the host's name, and names that no other process has;
 //! - [`signals`] waits for SIGTERM and Ctrl-C;
+//! - [`manager`] reports to the service manager: ready, alive, stopping;
 //! - [`deadline`] bounds a request in time;
 //! - `health` serves `/healthz`, `/readyz` and `/metrics`;
 //! - `tls` loads the certificates to trust;
@@ -15,6 +16,7 @@ pub mod config;
 pub mod deadline;
 #[cfg(feature = "health")]
 pub mod health;
+pub mod manager;
 pub mod name;
 pub mod signals;
 #[cfg(feature = "tls")]

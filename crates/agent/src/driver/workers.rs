@@ -17,14 +17,17 @@ use crate::{
 /// A worker gets SIGTERM this part of the ttl before its deadline if no renewal came, and at most this long before it.
 const WARN_PART: u32 = 6;
 const WARN_MAX: Duration = Duration::from_secs(10);
-/// Variables that an outer `run` or agent may have set, and that are not for these workers.
-const NOT_PASSED_ON: [&str; 6] = [
+/// Variables that are for the agent, or that an outer `run` or agent may have set. The watchdog of a worker is the
+/// agent's: were `WATCHDOG_PID` that of another process, the worker would take it for none of its business.
+const NOT_PASSED_ON: [&str; 8] = [
     "SOLEHOLD_API_KEY",
+    "SOLEHOLD_API_KEY_FILE",
     "SOLEHOLD_HELD",
     "SOLEHOLD_HOLDER",
     "SOLEHOLD_LEASE_ID",
     "SOLEHOLD_LOCK",
     "SOLEHOLD_TOKEN",
+    "WATCHDOG_PID",
 ];
 
 impl Driver {

@@ -9,6 +9,7 @@ use solehold_agent::{
 };
 use solehold_api::problem::ErrorCode;
 use solehold_client::OpenError;
+use solehold_process::manager::{self, ServiceManager};
 
 use super::ending_signals;
 use crate::{
@@ -55,11 +56,25 @@ pub async fn run(args: AgentArgs, server: &ServerArgs, global: &GlobalArgs) -> C
     }
     global.logs("info")?.start(&settings.runner.runner_id).map_err(CommandError::usage)?;
     let mut signals = ending_signals()?;
-    let ending = Box::pin(async move { signals.next().await });
+    let manager = ServiceManager::of_process();
+    let ending = {
+        let manager = manager.clone();
+        Box::pin(async move {
+            signals.next().await;
+            manager.stopping("draining");
+        })
+    };
     let runner = settings.runner.runner_id.clone();
-    let ready =
-        |session: &str| output::say(format!("solehold agent {runner} is registered, with session {session}"));
-    driver::run(reloader, settings, ready, ending).await.map_err(of_error)?;
+    manager.status(&format!("registering runner {runner}"));
+    let ready = |session: &str| {
+        output::say(format!("solehold agent {runner} is registered, with session {session}"));
+        manager.ready(&format!("runner {runner} is registered"));
+    };
+    // The driver's loop waits for nothing but its next event, in this task: while it gets on, so does the watchdog.
+    tokio::select! {
+        ended = driver::run(reloader, settings, ready, ending) => ended.map_err(of_error)?,
+        never = manager.keep_alive(manager::turns) => match never {},
+    }
     output::say("solehold agent stopped");
     Ok(())
 }

@@ -9,6 +9,7 @@ use solehold_agent::keep::{self, ExitHook, Job, JobEnd, SignalStream};
 use solehold_api::problem::ErrorCode;
 use solehold_client::{LOCK_KIND, Lost, Policy};
 use solehold_core::key::{Name, SessionId};
+use solehold_process::manager;
 use uuid::Uuid;
 
 use crate::{
@@ -140,8 +141,8 @@ async fn hold_and_run(resource: ResourceArg, args: HoldArgs, server: &ServerArgs
         what: resource.to_string(),
         command: args.command,
         env: variables(&terms, guard.token().0),
-        // What an outer `run` told is not for this command.
-        env_remove: GIVEN.map(str::to_owned).to_vec(),
+        // What an outer `run` told is not for this command, nor is what a service manager told this process.
+        env_remove: GIVEN.iter().chain(&manager::VARIABLES).map(|&name| name.to_owned()).collect(),
         warn: terms.warn,
         exit_hook: ExitHook {
             commands: session.id().map(close_session).into_iter().collect(),

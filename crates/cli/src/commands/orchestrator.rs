@@ -9,6 +9,8 @@ use solehold_orchestrator::{
     RunError, SkippedKey,
 };
 
+use solehold_process::manager::{self, ServiceManager};
+
 use super::ending_signals;
 use crate::{
     client::ServerArgs,
@@ -169,8 +171,24 @@ pub async fn run(args: OrchestratorArgs, server: &ServerArgs, global: &GlobalArg
         return remarks.iter().try_for_each(output::line);
     }
     global.logs("info")?.start("orchestrator").map_err(CommandError::usage)?;
-    let ending = ending()?;
-    orchestrator::run(&config, flags, |line| output::say(line), ending).await.map_err(command_error)?;
+    let manager = ServiceManager::of_process();
+    let ending = {
+        let ending = ending()?;
+        let manager = manager.clone();
+        async move {
+            ending.await;
+            manager.stopping("handing partitions over");
+        }
+    };
+    let say = |line: &str| {
+        output::say(line);
+        manager.status(line);
+    };
+    let ready = || manager.ready("consuming commands");
+    tokio::select! {
+        ended = orchestrator::run(&config, flags, say, ready, ending) => ended.map_err(command_error)?,
+        never = manager.keep_alive(manager::turns) => match never {},
+    }
     output::say("solehold orchestrator stopped");
     Ok(())
 }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use solehold_api::problem::ErrorCode;
 use solehold_engine::store::{Store, Usage};
+use solehold_process::manager::{self, ServiceManager};
 use solehold_server::{
     Entrance, Running, Server, StartError,
     relays::{self, RelayConfig},
@@ -95,16 +96,23 @@ pub async fn run(args: ServeArgs, global: &GlobalArgs) -> CommandResult {
         tracing::warn!("{warning}");
     }
     let mut signals = ending_signals()?;
+    let manager = ServiceManager::of_process();
     let started = tokio::select! {
-        started = start(settings) => Some(started?),
+        started = start(settings, &manager) => Some(started?),
         () = signals.next() => None,
     };
     if let Some(running) = started {
-        signals.next().await;
+        let engine = running.engine().clone();
+        tokio::select! {
+            () = signals.next() => {}
+            never = manager.keep_alive(async || engine.alive().await) => match never {},
+        }
         tracing::info!("shutting down; waiting for requests in progress");
+        manager.stopping("waiting for requests in progress");
         tokio::select! {
             () = running.shutdown() => {}
             () = signals.next() => return Err(at_once()),
+            never = manager.keep_alive(manager::turns) => match never {},
         }
     }
     output::say("solehold stopped");
@@ -148,7 +156,7 @@ fn unreachable(relay: &RelayConfig, why: String) -> String {
     format!("relay {}: {} cannot be reached: {why}", relay.name, relay.to)
 }
 
-async fn start(settings: Settings) -> CommandResult<Running> {
+async fn start(settings: Settings, manager: &ServiceManager) -> CommandResult<Running> {
     let Settings { server, store, store_options, store_wait, .. } = settings;
     let (started, found) = match &store {
         StoreChoice::Folder(_) => {
@@ -163,7 +171,12 @@ async fn start(settings: Settings) -> CommandResult<Running> {
             let url = entrance.url();
             let waiting = |failure: &CommandError| {
                 let error = &failure.message;
-                if !reason.send_replace(format!("{NOT_THERE}: {error}")).starts_with(NOT_THERE) {
+                let now = format!("{NOT_THERE}: {error}");
+                let before = reason.send_replace(now.clone());
+                if before != now {
+                    manager.status(&now);
+                }
+                if !before.starts_with(NOT_THERE) {
                     tracing::warn!(%url, %store, wait = ?store_wait, %error, "store is not available yet; retrying");
                 }
             };
@@ -178,7 +191,9 @@ async fn start(settings: Settings) -> CommandResult<Running> {
     };
     let running = started.map_err(|error| refused(error, &store))?;
     tracing::info!(version = env!("SOLEHOLD_VERSION"), url = running.url(), %store, found, "listening");
-    output::say(format!("solehold listening on {} ({store}; {found})", running.url()));
+    let listening = format!("listening on {} ({store}; {found})", running.url());
+    output::say(format!("solehold {listening}"));
+    manager.ready(&listening);
     Ok(running)
 }
 

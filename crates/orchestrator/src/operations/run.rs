@@ -14,14 +14,17 @@ use crate::{
     orchestrator::Orchestrator,
 };
 
+/// How often a process that is starting looks whether it is ready.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// The pause before a dispatcher receives reports again after a failure.
 const REPORTS_PAUSE: Duration = Duration::from_secs(1);
 
-/// Runs until `ending`, and then hands its partitions over.
+/// Runs until `ending`, and then hands its partitions over. `ready` is called once, when `/readyz` says the same.
 pub async fn run(
     path: &Path,
     flags: Flags,
     say: impl Fn(&str),
+    ready: impl FnOnce(),
     ending: impl Future<Output = ()>,
 ) -> Result<(), RunError> {
     let mut ending = Box::pin(ending);
@@ -31,9 +34,17 @@ pub async fn run(
     };
     let orchestrator = &assembled.orchestrator;
     let consumer_metrics = orchestrator.metrics.consumer.clone();
-    let ready = consumer_metrics.clone();
+    let its_metrics = consumer_metrics.clone();
     let readiness: Readiness =
-        Arc::new(move || ready.ready(BootTime::now()).err().map(|error| error.to_string()));
+        Arc::new(move || its_metrics.ready(BootTime::now()).err().map(|error| error.to_string()));
+    let is_ready = readiness.clone();
+    let report_ready = async {
+        while is_ready().is_some() {
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+        ready();
+        std::future::pending::<()>().await;
+    };
     let consumer = Consumer {
         settings: assembled.settings.consumer.clone(),
         brokers: assembled.settings.kafka.brokers.clone(),
@@ -55,6 +66,7 @@ pub async fn run(
         tokio::select! {
             ended = consumer.run(ended) => ended.map_err(consumer_error),
             () = stop => Ok(()),
+            () = report_ready => Ok(()),
         }
     };
     with_services(assembled, readiness, &say, consume).await

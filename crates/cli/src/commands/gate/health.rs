@@ -1,19 +1,43 @@
 //! Health and metrics of a gate over HTTP, on a port of their own: `/healthz` says whether the gate runs, `/readyz`
 //! whether it can judge, and `/metrics` has its metrics in the format of Prometheus.
 
-use std::{net::SocketAddr, sync::Arc};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use prometheus_client::{encoding::text::encode, metrics::gauge::ConstGauge, registry::Registry};
 use solehold_api::problem::ErrorCode;
 use solehold_client::gate::{FlightsStatus, Gate};
 use solehold_mqtt_gate::mqtt;
-use solehold_process::health::{self, Health};
+use solehold_process::{
+    health::{self, Health},
+    manager::ServiceManager,
+};
 
 use super::refusals::Refusals;
 use crate::{
     error::{CommandError, CommandResult},
     output,
 };
+
+/// How often a gate that is starting looks whether it is ready.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// Tells the service manager when a gate is ready for the first time. Never ends.
+pub async fn report_ready(
+    manager: &ServiceManager,
+    health: &impl Health,
+    gate: &str,
+) -> std::convert::Infallible {
+    let mut reported = None;
+    while let Some(why) = health.not_ready() {
+        if reported.as_ref() != Some(&why) {
+            manager.status(&why);
+            reported = Some(why);
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+    manager.ready(&format!("the {gate} gate is up to date"));
+    std::future::pending().await
+}
 
 /// Serves health and metrics of `gate http` or `gate mqtt` from now on, and prints the address.
 pub async fn serve(gate: &str, listen: SocketAddr, health: impl Health) -> CommandResult {
@@ -25,6 +49,7 @@ pub async fn serve(gate: &str, listen: SocketAddr, health: impl Health) -> Comma
     Ok(())
 }
 
+#[derive(Clone)]
 pub struct MqttHealth {
     pub metrics: Arc<mqtt::GateMetrics>,
     pub knowledge: mqtt::Knowledge,
@@ -40,6 +65,7 @@ impl Health for MqttHealth {
     }
 }
 
+#[derive(Clone)]
 pub struct HttpHealth {
     pub gate: Arc<Gate>,
     pub refusals: Arc<Refusals>,

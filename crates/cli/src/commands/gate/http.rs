@@ -24,6 +24,7 @@ use solehold_client::{
     gate::{Ending, FlightLimits, Flights, GateLayer, Refused, WhenOlder},
     transport::root_cause,
 };
+use solehold_process::manager::{self, ServiceManager};
 use solehold_server::{Acceptor, Protocols, Tls, TlsFiles};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
@@ -142,8 +143,9 @@ pub async fn run(args: HttpArgs, server: &ServerArgs, global: &GlobalArgs) -> Co
         CommandError::usage(format!("--listen {}: {error}; choose another address", args.listen))
     })?;
     let refusals = Arc::new(Refusals::default());
+    let its_health = HttpHealth { gate: gate.clone(), refusals: refusals.clone() };
     if let Some(address) = args.metrics_listen {
-        health::serve("http", address, HttpHealth { gate: gate.clone(), refusals: refusals.clone() }).await?;
+        health::serve("http", address, its_health.clone()).await?;
     }
     let upstream = Upstream { service, url: upstream, body_max: args.body_max };
     let proxy = Proxy {
@@ -165,12 +167,19 @@ pub async fn run(args: HttpArgs, server: &ServerArgs, global: &GlobalArgs) -> Co
     ));
     let connections = Arc::new(Semaphore::new(args.connections as usize));
     let mut signals = super::super::ending_signals()?;
+    let manager = ServiceManager::of_process();
     tokio::select! {
         () = accept(&listener, &proxy, &connections) => {}
         () = signals.next() => {}
+        never = health::report_ready(&manager, &its_health, "HTTP") => match never {},
+        never = manager.keep_alive(manager::turns) => match never {},
     }
     drop(listener);
-    stop(&connections, args.connections, gate.flights()).await;
+    manager.stopping("waiting for requests in progress");
+    tokio::select! {
+        () = stop(&connections, args.connections, gate.flights()) => {}
+        never = manager.keep_alive(manager::turns) => match never {},
+    }
     output::say("solehold gate http stopped");
     Ok(())
 }

@@ -18,7 +18,10 @@ use solehold_mqtt_gate::{
     shards::Shards,
     topic::Pattern,
 };
-use solehold_process::name;
+use solehold_process::{
+    manager::{self, ServiceManager},
+    name,
+};
 use tokio::sync::watch;
 
 use super::health::{self, MqttHealth};
@@ -185,16 +188,24 @@ pub async fn run(args: MqttArgs, server: &ServerArgs, global: &GlobalArgs) -> Co
     let knowledge = Knowledge { gate: gate.clone(), cache_ttl: args.cache_ttl.into() };
     let metrics = Arc::new(GateMetrics::new());
     let mut signals = super::super::ending_signals()?;
-    health::serve("mqtt", args.metrics_listen, MqttHealth { metrics: metrics.clone(), knowledge }).await?;
+    let its_health = MqttHealth { metrics: metrics.clone(), knowledge };
+    health::serve("mqtt", args.metrics_listen, its_health.clone()).await?;
+    let manager = ServiceManager::of_process();
     let (end, ending) = watch::channel(false);
+    let told = manager.clone();
     tokio::spawn(async move {
         signals.next().await;
+        told.stopping("waiting for confirmations of the broker");
         end.send_replace(true);
         // A second signal does not wait.
         signals.next().await;
         std::process::exit(crate::exit::Exit::Interrupted.code().into());
     });
-    mqtt::run(config, authority, gate, metrics, ending).await.map_err(of_error)?;
+    tokio::select! {
+        ended = mqtt::run(config, authority, gate, metrics, ending) => ended.map_err(of_error)?,
+        never = health::report_ready(&manager, &its_health, "MQTT") => match never {},
+        never = manager.keep_alive(manager::turns) => match never {},
+    }
     output::say("solehold gate mqtt stopped");
     Ok(())
 }
