@@ -193,7 +193,8 @@ impl Command {
         }
     }
 
-    fn is_local(&self) -> bool {
+    /// Whether it sends no requests to a server.
+    pub fn is_local(&self) -> bool {
         matches!(self, Self::Serve(_) | Self::Rows(_) | Self::Completions(_))
     }
 }

@@ -88,7 +88,12 @@ fn misused(error: clap::Error) -> ! {
     error.exit()
 }
 
-fn run(cli: Cli) -> CommandResult<u8> {
+fn run(mut cli: Cli) -> CommandResult<u8> {
+    let has_key = cli.server.api_key.as_ref().is_some_and(|key| !key.is_empty());
+    if !has_key && !cli.command.is_local() {
+        let variables: config::Variables = std::env::vars_os().collect();
+        cli.server.api_key = variables.get("SOLEHOLD_API_KEY")?;
+    }
     let asks_only = !matches!(
         cli.command,
         Command::Serve(_)

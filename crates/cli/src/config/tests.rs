@@ -140,6 +140,39 @@ fn every_variable_of_a_layer_is_read() {
 }
 
 #[test]
+fn a_secret_may_be_in_a_file() {
+    let folder = solehold_testkit::TempDir::new().expect("a folder");
+    let write = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).expect("written");
+        path.display().to_string()
+    };
+    let url = write("engine", "postgres://u:hunter2@db/o\n");
+    let key = write("key", "a first key of enough characters\r\n");
+    let given = variables(&[("SOLEHOLD_ENGINE_FILE", &url), ("SOLEHOLD_BOOTSTRAP_KEY_FILE", &key)]);
+    let settings = load(Layer::default(), None, &given).expect("good");
+    assert_eq!(settings.store.to_string(), "engine postgres, db/o");
+    assert_eq!(settings.warnings, [""; 0]);
+    let bootstrap = settings.server.bootstrap_key.expect("a key");
+    assert_eq!(secrecy::ExposeSecret::expose_secret(&bootstrap), "a first key of enough characters");
+    // The variable itself goes first, and others have no file.
+    let both = variables(&[("SOLEHOLD_ENGINE_FILE", "/none"), ("SOLEHOLD_ENGINE", "memory:")]);
+    assert!(load(Layer::default(), None, &both).is_ok());
+    let other = variables(&[("SOLEHOLD_LISTEN_FILE", &url)]);
+    assert_eq!(load(Layer::default(), None, &other).expect("good").warnings.len(), 1);
+    for (path, why) in [
+        ("/none".to_owned(), "cannot be read: No such file"),
+        (write("empty", "\n"), "is empty"),
+        (write("odd", "mysql://hunter2@db"), "postgres://USER@HOST/DATABASE"),
+    ] {
+        let error = load(Layer::default(), None, &variables(&[("SOLEHOLD_ENGINE_FILE", &path)]));
+        let error = error.expect_err(&path).message;
+        assert!(error.starts_with(&format!("SOLEHOLD_ENGINE_FILE: the file {path} ")), "{error}");
+        assert!(error.contains(why) && !error.contains("hunter2"), "{error}");
+    }
+}
+
+#[test]
 fn secrets_are_not_shown() {
     let settings = load(
         Layer::default(),

@@ -1,15 +1,18 @@
 //! The `SOLEHOLD_*` variables.
 
-use std::{collections::BTreeMap, ffi::OsString, fmt::Display, str::FromStr};
+use std::{collections::BTreeMap, ffi::OsString, fmt::Display, fs, str::FromStr};
 
 use crate::error::{CommandError, CommandResult};
 
 /// The variables that other commands read, or that are not part of a configuration file.
 const OTHERS: &[&str] = &[
     "SOLEHOLD_API_KEY",
+    "SOLEHOLD_API_KEY_FILE",
     "SOLEHOLD_BOOTSTRAP_KEY",
+    "SOLEHOLD_BOOTSTRAP_KEY_FILE",
     "SOLEHOLD_CA_CERT",
     "SOLEHOLD_CONFIG",
+    "SOLEHOLD_ENGINE_FILE",
     "SOLEHOLD_MQTT_URL",
     "SOLEHOLD_ORCHESTRATOR",
     "SOLEHOLD_REDIS",
@@ -17,6 +20,10 @@ const OTHERS: &[&str] = &[
     "SOLEHOLD_TENANT",
     "SOLEHOLD_TIMEOUT",
 ];
+
+/// The variables whose values are secret. Each may be in a file, which a variable with `_FILE` at its end names: service
+/// managers and containers hand secrets over in files.
+pub const SECRETS: [&str; 3] = ["SOLEHOLD_API_KEY", "SOLEHOLD_BOOTSTRAP_KEY", "SOLEHOLD_ENGINE"];
 
 /// What `run`, `lock` and the agent set for their commands. They are not read here, and they cause no warning.
 pub const GIVEN: [&str; 13] = [
@@ -50,11 +57,24 @@ impl FromIterator<(OsString, OsString)> for Variables {
 }
 
 impl Variables {
-    /// What a variable says; an empty one says nothing.
+    /// What a variable says, or the file that holds its value; an empty variable says nothing.
     pub fn get<T: FromStr<Err: Display>>(&self, name: &str) -> CommandResult<Option<T>> {
-        let Some(value) = self.0.get(name) else { return Ok(None) };
+        let Some(value) = self.0.get(name) else { return self.get_from_file(name) };
         let text = value.to_str().ok_or_else(|| CommandError::usage(format!("{name} is not UTF-8")))?;
         text.parse().map(Some).map_err(|error| CommandError::usage(format!("{name}: {error}")))
+    }
+
+    /// An empty file is refused: if the URL of a database gets lost, the server must not start with another store.
+    fn get_from_file<T: FromStr<Err: Display>>(&self, name: &str) -> CommandResult<Option<T>> {
+        let variable = format!("{name}_FILE");
+        let Some(path) = self.0.get(&variable).filter(|_| SECRETS.contains(&name)) else { return Ok(None) };
+        let invalid =
+            |why: &dyn Display| CommandError::usage(format!("{variable}: the file {} {why}", path.display()));
+        let text = fs::read_to_string(path).map_err(|error| invalid(&format!("cannot be read: {error}")))?;
+        match text.trim_end_matches(['\r', '\n']) {
+            "" => Err(invalid(&"is empty")),
+            text => text.parse().map(Some).map_err(|error: T::Err| invalid(&format!("has {error}"))),
+        }
     }
 
     /// The variables that neither `known` nor this module names, each with the known one that may be meant.
