@@ -26,8 +26,8 @@ use crate::commands::{
 use crate::{
     client::ServerArgs,
     commands::{
-        admin, completions, deploy, explain, job, lease, node, placement, resource, runner, serve, session,
-        watch,
+        admin, completions, deploy, explain, job, lease, man, node, placement, resource, runner, serve,
+        session, watch,
     },
     exit,
     global::GlobalArgs,
@@ -180,6 +180,8 @@ pub enum Command {
     Admin(admin::AdminArgs),
     /// Print completions for a shell
     Completions(Alone<completions::CompletionsArgs>),
+    /// Write the manual pages, one for each command
+    Man(Alone<man::ManArgs>),
 }
 
 impl Command {
@@ -195,6 +197,6 @@ impl Command {
 
     /// Whether it sends no requests to a server.
     pub fn is_local(&self) -> bool {
-        matches!(self, Self::Serve(_) | Self::Rows(_) | Self::Completions(_))
+        matches!(self, Self::Serve(_) | Self::Rows(_) | Self::Completions(_) | Self::Man(_))
     }
 }

@@ -16,8 +16,8 @@ use secrecy::SecretString;
 use solehold_engine::history::TTL_MAX_MS;
 use solehold_server::{ServerConfig, TlsFiles};
 
-pub use layer::{Address, Failover, Layer, LogLayer, NodeId, Span, TlsLayer};
-pub use variables::{GIVEN, Variables};
+pub use layer::{Address, Failover, Layer, LogLayer, NodeId, Span, TlsLayer, VARIABLES};
+pub use variables::{GIVEN, SECRETS, Variables};
 
 use solehold_process::config::{self, InvalidValue};
 

@@ -14,6 +14,7 @@ pub mod job;
 pub mod lease;
 #[cfg(feature = "agent")]
 pub mod lock;
+pub mod man;
 pub mod node;
 #[cfg(not(all(feature = "agent", feature = "gate", feature = "kafka", feature = "postgres")))]
 pub mod not_built;
