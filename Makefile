@@ -11,6 +11,7 @@ SUITE := build tests doctests python typescript surface
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help check test test-nisshi deps verify suite $(VERIFY) $(SUITE) quick fix e2e storm fuzz mutants
+.PHONY: dist test-deb
 .PHONY: model bench bench-peers bench-claims bench-partitions bench-tables
 
 help: ## this list
@@ -120,6 +121,13 @@ test-nisshi: ## the same tests against nisshi, a broker of today's protocol; bui
 	@$(MAKE) --no-print-directory build
 	@nisshi=$$(scripts/nisshi-for-tests) && $(STAGE) nisshi env SOLEHOLD_TEST_NISSHI="$$nisshi" \
 		cargo test --workspace --test partitions --test dispatch --test jobs --test orchestrator_e2e -- --nocapture
+
+dist: ## what is shipped, into target/dist: tarball, Debian package, wheel, npm package, checksums; ARGS="--binary PATH"
+	@$(STAGE) dist scripts/dist $(ARGS)
+
+# With `make dist ARGS="--only-deb --binary target/debug/solehold"` before it, it waits for no optimised build.
+test-deb: ## the Debian package of target/dist in a clean Debian: install, run, boot, remove, purge; as root, a minute
+	@$(STAGE) test-deb scripts/test-deb
 
 bench: ## cycles per second of the embedded engine (solehold-bench --engine URL compares PostgreSQL with hand-written SQL)
 	cargo run --release -p solehold-bench -- --embedded
