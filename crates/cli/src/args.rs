@@ -26,8 +26,8 @@ use crate::commands::{
 use crate::{
     client::ServerArgs,
     commands::{
-        admin, completions, deploy, explain, job, lease, man, node, placement, resource, runner, serve,
-        session, watch,
+        admin, completions, deploy, explain, health, job, lease, man, node, placement, resource, runner,
+        serve, session, watch,
     },
     exit,
     global::GlobalArgs,
@@ -174,6 +174,8 @@ pub enum Command {
     /// List the nodes that have a session
     #[command(subcommand)]
     Node(node::NodeCommand),
+    /// Check whether a server, agent, gate or orchestrator is ready; exits with 5 if it is not
+    Health(health::HealthArgs),
     /// Follow every change of ownership, with no gaps and no duplicates
     Watch(watch::WatchArgs),
     /// Manage keys and tokens, export and import, through a server or directly on its store

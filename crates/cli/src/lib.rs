@@ -46,8 +46,8 @@ use crate::{
     args::{Cli, Command},
     client::{Client, ServerArgs},
     commands::{
-        admin, completions, deploy, explain, job, lease, man, node, placement, resource, runner, serve,
-        session, watch,
+        admin, completions, deploy, explain, health, job, lease, man, node, placement, resource, runner,
+        serve, session, watch,
     },
     error::{CommandError, CommandResult},
     exit::Exit,
@@ -159,6 +159,7 @@ async fn dispatch(command: Command, server: &ServerArgs, global: &GlobalArgs) ->
         Command::Rows(_) => Err(not_built::error("`rows`", "postgres")),
         Command::Session(command) => session::run(command, &client()?, global).await,
         Command::Node(command) => node::run(command, server, global).await,
+        Command::Health(args) => health::run(args, server, global).await,
         Command::Admin(args) => admin::run(args, server, global).await,
         Command::Completions(alone) => completions::run(&alone.args, &mut Cli::command()),
         Command::Man(alone) => man::run(&alone.args, Cli::command()),

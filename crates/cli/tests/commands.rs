@@ -5,6 +5,10 @@ mod common;
 use anyhow::{Context, Result};
 use common::{ask, ask_args, command, json_of, refused, run, seen, server};
 use serde_json::{Value, json};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpListener,
+};
 
 #[tokio::test]
 async fn leases() -> Result<()> {
@@ -255,6 +259,32 @@ async fn who_is_there() -> Result<()> {
     let (code, line, problem) = refused(&server, &format!("session get {id}")).await?;
     assert_eq!((code, problem.as_str()), (4, "no_session"), "{line}");
     assert_eq!(refused(&server, &format!("session close {id}")).await?.0, 4);
+    Ok(())
+}
+
+#[tokio::test]
+async fn health_is_an_exit_code() -> Result<()> {
+    let server = server().start().await?;
+    let address = server.url();
+    assert_eq!(ask(&server, "health").await?.good()?, format!("{address} is ready\n"));
+    let elsewhere = format!("health {address} --server 127.0.0.1:1 --api-key of-another");
+    let found: Value = serde_json::from_str(&run(elsewhere.split(' ').chain(["--json"])).await?.good()?)?;
+    assert_eq!(found, json!({"server": address, "ready": true}));
+    let ran = ask(&server, "health 127.0.0.1:1").await?;
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(5), ""));
+    assert!(ran.stderr.starts_with("error: not ready: no server at http://127.0.0.1:1"), "{}", ran.stderr);
+    // Text, as agents, gates and orchestrators respond.
+    let not_ready = TcpListener::bind("127.0.0.1:0").await?;
+    let address = not_ready.local_addr()?.to_string();
+    let responds = tokio::spawn(async move {
+        let (mut stream, _) = not_ready.accept().await?;
+        let mut request = [0; 1024];
+        let _ = stream.read(&mut request).await?;
+        stream.write_all(b"HTTP/1.1 503 Busy\r\nContent-Length: 4\r\nConnection: close\r\n\r\nno.\n").await
+    });
+    let ran = run(["health", address.as_str()]).await?;
+    assert_eq!(ran.code, Some(5), "{}", ran.stderr);
+    responds.await??;
     Ok(())
 }
 

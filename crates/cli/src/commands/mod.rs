@@ -8,6 +8,7 @@ pub mod deploy;
 pub mod explain;
 #[cfg(feature = "gate")]
 pub mod gate;
+pub mod health;
 #[cfg(feature = "agent")]
 pub mod hold;
 pub mod job;
