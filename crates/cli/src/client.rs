@@ -139,7 +139,7 @@ impl ServerArgs {
         })
     }
 
-    fn timeout(&self) -> CommandResult<Duration> {
+    pub fn timeout(&self) -> CommandResult<Duration> {
         let Some(text) = given(&self.timeout) else { return Ok(TIMEOUT) };
         let odd = |why: &dyn std::fmt::Display| CommandError::usage(format!("--timeout {text}: {why}"));
         match humantime::parse_duration(&text) {
@@ -158,7 +158,7 @@ impl ServerArgs {
         urls.map_err(|error| CommandError::usage(format!("{}: {error}", self.peer.option())))
     }
 
-    fn ca_certs(&self) -> CommandResult<Option<Vec<u8>>> {
+    pub fn ca_certs(&self) -> CommandResult<Option<Vec<u8>>> {
         let Some(path) = self.ca_cert.as_ref().filter(|path| !path.is_empty()).map(Path::new) else {
             return Ok(None);
         };

@@ -109,7 +109,7 @@ impl Table {
         };
         let url = given(&args.database, "--database or DATABASE_URL")?;
         let name = given(&args.table, "--table")?;
-        let client = connect(&url).await?;
+        let client = connect("--database", &url).await?;
         let columns = migrations::columns(&client, &name).await.map_err(failure)?;
         let column = |name: &str| format!("{}{name}", args.prefix);
         let has = |name: &str| columns.iter().any(|(column, _)| column == name);
@@ -247,8 +247,9 @@ fn time(at: SystemTime) -> Timestamp {
     Timestamp::from(StoreTime(since.as_millis() as u64))
 }
 
-async fn connect(url: &str) -> CommandResult<Client> {
-    let target: Target = url.parse().map_err(|error| CommandError::usage(format!("--database: {error}")))?;
+/// Connects to the application's database, which `flag` names.
+pub async fn connect(flag: &str, url: &str) -> CommandResult<Client> {
+    let target: Target = url.parse().map_err(|error| CommandError::usage(format!("{flag}: {error}")))?;
     let unreachable = |error: tokio_postgres::Error| {
         failure(solehold_sql::Error::from(error)).doing("connect to the database")
     };
@@ -266,7 +267,7 @@ async fn connect(url: &str) -> CommandResult<Client> {
     }
 }
 
-fn failure(error: solehold_sql::Error) -> CommandError {
+pub fn failure(error: solehold_sql::Error) -> CommandError {
     match &error {
         solehold_sql::Error::Invalid { .. } => CommandError::usage(error.to_string()),
         _ if error.code().is_some() => CommandError::broken(error.to_string()),

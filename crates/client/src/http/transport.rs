@@ -54,7 +54,7 @@ pub(super) fn base(url: &Url) -> String {
 
 /// Connections to these servers, with the key in each request. `ca_certs` (PEM) are trusted besides the system's
 /// authorities: as authorities, and as certificates of servers, as they are.
-pub(super) fn builder(
+pub fn builder(
     servers: &[Url],
     api_key: Option<&str>,
     ca_certs: Option<&[u8]>,

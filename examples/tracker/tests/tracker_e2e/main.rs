@@ -4,5 +4,6 @@
 
 mod behaviour;
 mod fleet;
+mod moving;
 mod secured;
 mod world;

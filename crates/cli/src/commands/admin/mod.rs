@@ -2,6 +2,7 @@
 //!
 //! Against the store no server and no key is needed, so that the first key can be made, and everything can be moved.
 
+mod import;
 mod key;
 mod transfer;
 
@@ -84,12 +85,8 @@ pub enum AdminCommand {
         #[arg(long, value_name = "WHERE")]
         retire: Option<String>,
     },
-    /// Import an export into a store that has never been used
-    Import {
-        /// The export; - or nothing reads stdin
-        #[arg(default_value = "-", hide_default_value = true)]
-        file: PathBuf,
-    },
+    /// Import an export into a store that has never been used, or take over what another system has
+    Import(import::ImportArgs),
 }
 
 fn ttl_max(text: &str) -> Result<Duration, ValueError> {
@@ -141,9 +138,7 @@ impl StoreArgs {
 pub async fn run(args: AdminArgs, server: &ServerArgs, global: &GlobalArgs) -> CommandResult {
     let store = args.store.choice()?;
     let missing = match args.command {
-        AdminCommand::Import { file } => {
-            return transfer::import(&file, store.as_ref(), server, global).await;
-        }
+        AdminCommand::Import(args) => return import::run(args, store.as_ref(), server, global).await,
         AdminCommand::Key(key::KeyCommand::Create { .. }) => IfMissing::Create,
         _ => IfMissing::Refuse,
     };
@@ -157,7 +152,7 @@ pub async fn run(args: AdminArgs, server: &ServerArgs, global: &GlobalArgs) -> C
         AdminCommand::Restored { holders_stopped } => restored(holders_stopped, &door, global).await,
         AdminCommand::LowerTtlMax { to } => lower_ttl_max(to, &door, global).await,
         AdminCommand::Export { output, retire } => transfer::export(output.as_deref(), retire, &door).await,
-        AdminCommand::Import { .. } => unreachable!("an import opens its store itself"),
+        AdminCommand::Import(_) => unreachable!("an import opens its store itself"),
     };
     door.close().await;
     result
