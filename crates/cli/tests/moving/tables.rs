@@ -109,6 +109,7 @@ async fn a_table_that_does_not_fit_is_refused_in_words() -> Result<()> {
     told("leases=nowhere", 2, &["there is no such table"]).await?;
     told("session_locks --retire", 2, &["--retire does not work for session_locks"]).await?;
     let mapped = "scene_leases --map holder_id=owner";
+    told(&format!("{mapped} --site north"), 2, &["--site: the rows of scene_leases name no site"]).await?;
     told(&format!("{mapped} --only nobody"), 2, &["--only nobody: there is no such row"]).await?;
     told(&format!("{mapped} --cameras x.json"), 2, &["cannot be used with"]).await?;
     for (row, words) in [

@@ -148,6 +148,9 @@ async fn take_over(
     let options = Options { dry_run: args.dry_run, retire: args.retire };
     let columns = args.columns.iter().cloned().collect();
     let shape = table::Shape::of(table, &columns, args.retire)?;
+    if selection.site.is_some() && !shape.has_sites() {
+        return Err(CommandError::usage(format!("--site: the rows of {table} name no site; use --only")));
+    }
     let time_zone = args.time_zone.as_deref();
     takeover::run(Takeover { url, shape, time_zone, selection, options }, store, server, global).await
 }

@@ -128,6 +128,11 @@ impl Shape {
         self.documented.kind
     }
 
+    /// Whether its rows say at which site a resource is.
+    pub fn has_sites(&self) -> bool {
+        self.columns.contains_key(&Role::Site)
+    }
+
     /// Whether the resources of its rows are declared.
     pub fn is_declared(&self) -> bool {
         self.documented.is_declared

@@ -182,10 +182,10 @@ impl Report {
         }
         if self.retired > 0 {
             let retired = would("retired", "would retire");
-            text += &format!(
-                "{retired} {}: the old table shows them as held by solehold\n",
-                count(self.retired, "row")
-            );
+            let whose = if self.retired == 1 { "its" } else { "their" };
+            let is = would("is solehold now", "would be solehold");
+            let rows = count(self.retired, "row");
+            text += &format!("{retired} {rows}; {whose} holder in the old table {is}\n");
         }
         text
     }
