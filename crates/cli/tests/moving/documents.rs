@@ -47,7 +47,8 @@ async fn cameras_and_zones_come_from_a_rest_api_page_by_page() -> Result<()> {
     python.arg("-B").arg(MANAGER).arg(folder.path());
     let manager = Program::start("manager", &python, "lists at ").await?;
     let base = format!("{}/api/v1/tenants/acme/sites/north", manager.said());
-    let (of_cameras, of_zones) = (format!("{base}/cameras/"), format!("{base}/zones/"));
+    let of_cameras = format!("{base}/cameras/");
+    let of_zones = format!("{base}/zones/");
     let server = server().start().await?;
     let both = ["--cameras", &of_cameras, "--cameras", &of_zones, "--json"];
     let take = async |more: &[&str]| {

@@ -45,7 +45,8 @@ impl World {
     async fn worker(&self, name: &str, plane: Plane, resources: &[String]) -> Result<JoinSet<()>> {
         let database = connect(&self.url).await?;
         let mut task = JoinSet::new();
-        let (name, resources) = (name.to_owned(), resources.to_vec());
+        let name = name.to_owned();
+        let resources = resources.to_vec();
         task.spawn(async move {
             let ended = work(name.clone(), plane, resources, database).await;
             println!("{name} has ended: {ended:?}");
@@ -59,7 +60,8 @@ impl World {
     }
 
     fn new_plane(&self, is_scenes: bool) -> Plane {
-        let (http, url) = (self.http.clone(), self.server.url().to_owned());
+        let http = self.http.clone();
+        let url = self.server.url().to_owned();
         if is_scenes { Plane::Scenes(http, url) } else { Plane::Cameras(http, url) }
     }
 
@@ -130,6 +132,7 @@ async fn work(name: String, plane: Plane, resources: Vec<String>, database: Clie
     let sql = "INSERT INTO work SELECT $1, coalesce(max(n), 0) + 1, $2, $3 FROM work WHERE resource = $1 \
         HAVING extract(epoch FROM clock_timestamp())::float8 < $4";
     let clock = "SELECT extract(epoch FROM clock_timestamp())::float8";
+    let mut pace = tokio::time::interval(Duration::from_millis(10));
     let mut held: BTreeMap<String, (String, f64)> = BTreeMap::new();
     loop {
         for resource in &resources {
@@ -152,7 +155,7 @@ async fn work(name: String, plane: Plane, resources: Vec<String>, database: Clie
                 database.execute(sql, &[resource, tenure, &name, until]).await?;
             }
         }
-        tokio::time::sleep(Duration::from_millis(10)).await;
+        pace.tick().await;
     }
 }
 

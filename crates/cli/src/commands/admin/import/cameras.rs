@@ -154,7 +154,8 @@ fn read<T: DeserializeOwned>(
 ) {
     let Item { at, mut fields, .. } = item;
     let mut own = |field: &str| take_text(&mut fields, field);
-    let (given, site) = (own("tenant_id"), own("site_id").or_else(|| selection.site.clone()));
+    let given = own("tenant_id");
+    let site = own("site_id").or_else(|| selection.site.clone());
     let is_of_tenant = given.is_some();
     let tenant = match (given, tenant) {
         (Some(given), Some(tenant)) if given != tenant => {

@@ -58,7 +58,8 @@ impl Changes {
             let of = self.all.iter().filter(|change| change.is_new == is_new);
             of.map(|change| change.name.as_str()).collect()
         };
-        let (created, changed) = (names(true), names(false));
+        let created = names(true);
+        let changed = names(false);
         let report = json!({"dry_run": dry_run, "created": created, "changed": changed,
             "unchanged": self.unchanged, "not_listed": self.not_listed});
         output::show(global, &report, || {
@@ -70,7 +71,8 @@ impl Changes {
             if self.all.len() > SHOWN {
                 text += &format!("... and {} more\n", self.all.len() - SHOWN);
             }
-            let (created, changed) = (created.len(), changed.len());
+            let created = created.len();
+            let changed = changed.len();
             let summary = if dry_run { "would be created" } else { "created" };
             text += &format!("{created} {summary}, {changed} changed, {} unchanged\n", self.unchanged);
             if !self.not_listed.is_empty() {

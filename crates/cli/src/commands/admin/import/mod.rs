@@ -41,9 +41,9 @@ pub struct ImportArgs {
     /// The export; - or nothing reads stdin
     #[arg(conflicts_with_all = ["from_table", "cameras", "scenes", "dry_run", "only", "site"])]
     file: Option<PathBuf>,
-    /// Take over a lease table that you wrote yourself: scene_leases, leases or session_locks, or one of another name as
-    /// scene_leases=SCHEMA.TABLE. Tokens go on above those of the table, and a resource that it shows as held is held
-    /// back until that lease has run out
+    /// Take over a lease table that you wrote yourself: scene_leases, leases or session_locks, or one of another name
+    /// as scene_leases=SCHEMA.TABLE. Tokens go on above those of the table, and a resource that it shows as held is
+    /// held back until that lease has run out
     #[arg(long, num_args = 2, value_names = ["URL", "TABLE"], conflicts_with_all = ["cameras", "scenes"])]
     from_table: Option<Vec<String>>,
     /// Declare the cameras and zones of a Django fixture, a list in JSON or CSV, or a paged REST list; may be repeated.

@@ -254,14 +254,17 @@ impl OldTable {
     fn retirement(&self) -> Vec<String> {
         let table = self.shape.quoted_table();
         let column = |role| self.shape.must(role);
-        let (key, holder, expires) = (column(Role::Key), column(Role::Holder), column(Role::Expires));
+        let key = column(Role::Key);
+        let holder = column(Role::Holder);
+        let expires = column(Role::Expires);
         let Some(status) = self.shape.column(Role::Status) else {
             return vec![format!(
                 "UPDATE {table} SET {holder} = '{RETIRED}', {expires} = '{FOREVER}' WHERE {key}::text = ANY($1)"
             )];
         };
         // A runner renews by the id of its lease, so that lease is ended, and another one keeps the camera.
-        let (tenant, site) = (column(Role::Tenant), column(Role::Site));
+        let tenant = column(Role::Tenant);
+        let site = column(Role::Site);
         let others = ["shard_id", "config_version", "zone_version"].map(quoted).join(", ");
         vec![
             format!(
@@ -331,7 +334,8 @@ async fn highest_token(client: &Client, shape: &Shape) -> CommandResult<u64> {
 /// The newest row of each resource: a live one, if there is one.
 fn select(shape: &Shape, expires_type: &str, selection: &Selection) -> String {
     let column = |role| shape.column(role);
-    let (key, holder) = (shape.must(Role::Key), shape.must(Role::Holder));
+    let key = shape.must(Role::Key);
+    let holder = shape.must(Role::Holder);
     let expires = shape.must(Role::Expires);
     // A time without a zone was written in one, and is compared in the same.
     let deadline = if expires_type.contains("without") {

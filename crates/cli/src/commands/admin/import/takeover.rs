@@ -348,7 +348,8 @@ async fn hold_back_through(
     ttl_ms: u64,
     reason: &str,
 ) -> CommandResult {
-    let (kind, name) = (key.kind.as_str(), key.key.as_str());
+    let kind = key.kind.as_str();
+    let name = key.key.as_str();
     let ask =
         AcquireResource { holder: holder.to_string(), ttl_ms: Some(ttl_ms.into()), ..Default::default() };
     let path = paths::resource_lease(kind, name);
