@@ -1,0 +1,3 @@
+module solehold.dev/solehold
+
+go 1.25
