@@ -127,7 +127,8 @@ func (w *Watch) step(ctx context.Context) (*Seen, error) {
 			return nil, err
 		}
 	}
-	stop := context.AfterFunc(ctx, func() { w.stream.Body.Close() })
+	body := w.stream.Body
+	stop := context.AfterFunc(ctx, func() { body.Close() })
 	w.quiet.Reset(silenceMax)
 	next, err := w.frames.next()
 	if !stop() {

@@ -75,16 +75,16 @@ func (s *Server) Again(t testing.TB) *Server {
 	return serve(t, number, s.args)
 }
 
-// Run runs a command of the program, and returns what it wrote.
+// Run runs a command of the program, and returns what it wrote to its standard output.
 func Run(t testing.TB, args ...string) string {
 	t.Helper()
 	command := exec.Command(Binary(t), args...)
 	command.Env = Environment()
-	output, err := command.CombinedOutput()
+	output, err := command.Output()
 	if err != nil {
-		t.Fatalf("solehold %v: %v\n%s", args, err, output)
+		t.Fatalf("solehold %v: %v", args, err)
 	}
-	return string(output)
+	return strings.TrimSpace(string(output))
 }
 
 // FreePort is a port that was free just now.
