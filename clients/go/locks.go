@@ -22,12 +22,20 @@ func (l *Locks) Acquire(ctx context.Context, name string, options ...AcquireOpti
 	if err := checkName("the name of the lock", name); err != nil {
 		return nil, err
 	}
-	session, err := l.kept.live(ctx, l.kept.client.tickAfter(l.kept.client.config.RetryFor))
+	session, err := l.Session(ctx)
 	if err != nil {
 		return nil, err
 	}
 	return session.Acquire(ctx, LockKind, name, options...)
 }
+
+// Session returns the session of the locks. One of their own is opened first if it is not open, or was lost.
+func (l *Locks) Session(ctx context.Context) (*Session, error) {
+	return l.kept.live(ctx, l.kept.client.tickAfter(l.kept.client.config.RetryFor))
+}
+
+// Current is the session of the locks as it is, which may be lost; nil before the first one is open.
+func (l *Locks) Current() *Session { return l.kept.current() }
 
 // TryAcquire takes a free lock, or returns a Refused that names its holder.
 func (l *Locks) TryAcquire(ctx context.Context, name string) (*Guard, error) {

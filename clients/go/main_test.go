@@ -18,13 +18,21 @@ import (
 	"solehold.dev/solehold/internal/realserver"
 )
 
-// A worker of the storm is this program again.
+// A worker of the storm is this program again. The examples have a server of their own.
 func TestMain(m *testing.M) {
 	if os.Getenv("STORM_WORKER") != "" {
 		worker()
 		return
 	}
-	os.Exit(m.Run())
+	url, stop, err := realserver.ForExamples()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Setenv("EXAMPLE_SERVER", url)
+	code := m.Run()
+	stop()
+	os.Exit(code)
 }
 
 var waitFor = realserver.WaitFor

@@ -1,7 +1,9 @@
 package realserver
 
 import (
+	"bufio"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -9,6 +11,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -21,8 +24,16 @@ func Root() string {
 // Binary is the program under test: SOLEHOLD_BIN, else what cargo built last for tests, else for release.
 func Binary(t testing.TB) string {
 	t.Helper()
+	found, err := binary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found
+}
+
+func binary() (string, error) {
 	if given := os.Getenv("SOLEHOLD_BIN"); given != "" {
-		return given
+		return given, nil
 	}
 	target := os.Getenv("CARGO_TARGET_DIR")
 	if target == "" {
@@ -31,11 +42,41 @@ func Binary(t testing.TB) string {
 	for _, profile := range []string{"debug", "release"} {
 		built := filepath.Join(target, profile, "solehold")
 		if _, err := os.Stat(built); err == nil {
-			return built
+			return built, nil
 		}
 	}
-	t.Fatalf("there is no solehold in %s: run `make build`, or set SOLEHOLD_BIN", target)
-	return ""
+	return "", fmt.Errorf("there is no solehold in %s: run `make build`, or set SOLEHOLD_BIN", target)
+}
+
+// ForExamples starts a server without a test. It ends with the function that is returned, or with this process.
+func ForExamples() (url string, stop func(), err error) {
+	program, err := binary()
+	if err != nil {
+		return "", nil, err
+	}
+	command := exec.Command(program, "serve", "--listen", "127.0.0.1:0", "--engine", "memory:")
+	command.Env, command.SysProcAttr = Environment(), &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	output, err := command.StdoutPipe()
+	if err == nil {
+		err = command.Start()
+	}
+	if err != nil {
+		return "", nil, err
+	}
+	stop = func() {
+		_ = command.Process.Kill()
+		_ = command.Wait()
+	}
+	lines := bufio.NewScanner(output)
+	for lines.Scan() {
+		if rest, isReady := strings.CutPrefix(lines.Text(), "solehold listening on "); isReady {
+			url, _, _ = strings.Cut(rest, " ")
+			go io.Copy(io.Discard, output)
+			return url, stop, nil
+		}
+	}
+	stop()
+	return "", nil, fmt.Errorf("%s serve ended before it listened", program)
 }
 
 // Server is a running `solehold serve`.
