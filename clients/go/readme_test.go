@@ -11,16 +11,22 @@ import (
 	"solehold.dev/solehold/internal/realserver"
 )
 
-// The example of the README runs as it stands there, in a module of its own that is made as the README says.
-func TestTheExampleOfTheReadmeRuns(t *testing.T) {
-	t.Parallel()
+// build builds the Go example of a document as it stands there, in a module of its own that is made as the README says,
+// and returns the program.
+func build(t *testing.T, document string) string {
+	t.Helper()
 	readme, err := os.ReadFile("README.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	example := regexp.MustCompile("(?s)```go\n(.*?)```").FindSubmatch(readme)
-	if example == nil {
-		t.Fatal("the README has no example")
+	text, err := os.ReadFile(document)
+	if err != nil {
+		t.Fatal(err)
+	}
+	example := regexp.MustCompile("(?s)```go\n(.*?)```").FindSubmatch(text)
+	edit := regexp.MustCompile(`(?m)^go (mod edit .*)=\.\./solehold/clients/go$`).FindSubmatch(readme)
+	if example == nil || edit == nil {
+		t.Fatalf("%s has no example, or the README does not say how to install the module", document)
 	}
 	here, err := os.Getwd()
 	if err != nil {
@@ -30,37 +36,50 @@ func TestTheExampleOfTheReadmeRuns(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(folder, "main.go"), example[1], 0o666); err != nil {
 		t.Fatal(err)
 	}
-	run := func(name string, args ...string) string {
-		t.Helper()
-		command := exec.Command(name, args...)
+	for _, args := range [][]string{
+		{"mod", "init", "example"},
+		strings.Fields(string(edit[1]) + "=" + here),
+		{"vet", "."},
+		{"build", "-o", "example", "."},
+	} {
+		command := exec.Command("go", args...)
 		command.Dir = folder
-		output, err := command.CombinedOutput()
-		if err != nil {
-			t.Fatalf("%s %v: %v\n%s", name, args, err, output)
+		if output, err := command.CombinedOutput(); err != nil {
+			t.Fatalf("%s: go %v: %v\n%s", document, args, err, output)
 		}
-		return string(output)
 	}
-	run("go", "mod", "init", "example")
-	edit := regexp.MustCompile(`(?m)^go (mod edit .*)=\.\./solehold/clients/go$`).FindSubmatch(readme)
-	if edit == nil {
-		t.Fatal("the README does not say how to install the module")
+	return filepath.Join(folder, "example")
+}
+
+func run(t *testing.T, program, folder, server string) string {
+	t.Helper()
+	command := exec.Command(program)
+	command.Dir = folder
+	command.Env = append(realserver.Environment(), "SOLEHOLD_SERVER="+server)
+	output, err := command.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, output)
 	}
-	run("go", strings.Fields(string(edit[1])+"="+here)...)
-	run("go", "build", "-o", "example", ".")
-	server := realserver.Serve(t)
+	return string(output)
+}
+
+func TestTheExampleOfTheReadmeRuns(t *testing.T) {
+	t.Parallel()
+	example, server := build(t, "README.md"), realserver.Serve(t)
 	for _, frames := range []string{"123", "456"} {
-		command := exec.Command(filepath.Join(folder, "example"))
-		command.Env = append(realserver.Environment(), "SOLEHOLD_SERVER="+server.URL)
-		output, err := command.CombinedOutput()
-		if err != nil {
-			t.Fatalf("%v\n%s", err, output)
-		}
+		output := run(t, example, "", server.URL)
 		var shown string
-		for _, frame := range regexp.MustCompile(`frame (\d) with token \d+`).FindAllSubmatch(output, -1) {
-			shown += string(frame[1])
+		for _, frame := range regexp.MustCompile(`frame (\d) with token \d+`).FindAllStringSubmatch(output, -1) {
+			shown += frame[1]
 		}
-		if shown != frames || !strings.Contains(string(output), "\nthe lock is ours: true\n") {
+		if shown != frames || !strings.Contains(output, "\nthe lock is ours: true\n") {
 			t.Errorf("not frames %s:\n%s", frames, output)
 		}
 	}
+}
+
+// The guide's example names a fixed address, so it is built and not run.
+func TestTheExampleOfTheClusterGuideBuilds(t *testing.T) {
+	t.Parallel()
+	build(t, "../../docs/guides/cluster.md")
 }

@@ -242,10 +242,11 @@ func (s *Session) declare() {
 	clear(s.holds)
 }
 
-// refused takes in that another request was told that the session is over.
+// refused takes in that the authority says that the session is over. If the deadline has passed before, that is why.
 func (s *Session) refused(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.renewer.judge(s.client.clock.Now())
 	s.renewer.refused(err)
 	s.declare()
 }
