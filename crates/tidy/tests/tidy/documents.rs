@@ -183,7 +183,7 @@ fn missing_tests(protocol: &str, read: impl Fn(&str) -> Option<String>) -> Found
                 }
             } else if let Some(text) = &file {
                 named = true;
-                if !["fn ", "def "].iter().any(|word| text.contains(&format!("{word}{span}("))) {
+                if !["fn ", "def ", "func "].iter().any(|word| text.contains(&format!("{word}{span}("))) {
                     found.push((number, format!("no function {span} in the file named before it")));
                 }
             }
