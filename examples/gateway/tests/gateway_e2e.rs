@@ -2,10 +2,14 @@
 //! middle. What happened is read from the log that the nodes write under their tokens, and whether the locks alone kept
 //! them apart from the visits, which no fence keeps anyone from writing down.
 //!
+//! The nodes are of this example, with the engine in their processes, or of `examples/gateway-go`, over two Solehold
+//! servers on the same database.
+//!
 //! `make e2e EXAMPLE=gateway` runs it in full; a plain `cargo test` runs a short form.
 
 use std::{
     collections::BTreeMap,
+    path::{Path, PathBuf},
     process::Command,
     sync::{
         Arc,
@@ -17,7 +21,7 @@ use std::{
 use rand::RngExt;
 use reqwest::{Client, StatusCode};
 use serde_json::{Value, json};
-use solehold_testkit::{Postgres, Program, wait_for};
+use solehold_testkit::{Postgres, Program, Solehold, wait_for};
 use tokio::task::JoinSet;
 
 const SESSIONS: usize = 100;
@@ -45,16 +49,49 @@ fn config(node_id: &str) -> String {
     )
 }
 
-async fn gateway(database: &str, node_id: &str) -> Program {
-    let folder = solehold_testkit::TempDir::new().expect("a folder").keep();
-    let file = folder.join("gateway.yaml");
-    std::fs::write(&file, config(node_id)).expect("a file");
-    let mut command = Command::new(env!("CARGO_BIN_EXE_gateway"));
-    command.args(["--listen", "127.0.0.1:0", "--database", database, "--work", "20ms"]);
-    command.arg("--config").arg(&file);
-    let program = Program::start("gateway", &command, "gateway listening on ").await.expect("a gateway");
-    std::fs::remove_dir_all(folder).expect("it has been read");
-    program
+/// The program that nodes run, and what it needs besides its configuration.
+struct Fleet {
+    program: PathBuf,
+    args: Vec<String>,
+    _servers: Vec<Solehold>,
+}
+
+impl Fleet {
+    fn new(program: PathBuf, database: &str) -> Self {
+        let args = ["--listen", "127.0.0.1:0", "--database", database, "--work", "20ms"];
+        Self { program, args: args.map(str::to_owned).to_vec(), _servers: Vec::new() }
+    }
+
+    fn in_rust(database: &str) -> Self {
+        Self::new(env!("CARGO_BIN_EXE_gateway").into(), database)
+    }
+
+    /// Built first, as `examples/gateway-go/build` does it.
+    async fn in_go(database: &str) -> Self {
+        let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("gateway-go");
+        let build = Path::new(env!("CARGO_MANIFEST_DIR")).join("../gateway-go/build");
+        let built = Command::new(build).arg(&program).output().expect("the script runs");
+        assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+        let mut fleet = Self::new(program, database);
+        for _ in 0..2 {
+            let server = Solehold::builder().engine(database).start();
+            fleet._servers.push(server.await.expect("a Solehold server"));
+        }
+        let urls: Vec<_> = fleet._servers.iter().map(|server| server.url().to_owned()).collect();
+        fleet.args.extend(["--servers".to_owned(), urls.join(",")]);
+        fleet
+    }
+
+    async fn node(&self, node_id: &str) -> Program {
+        let folder = solehold_testkit::TempDir::new().expect("a folder").keep();
+        let file = folder.join("gateway.yaml");
+        std::fs::write(&file, config(node_id)).expect("a file");
+        let mut command = Command::new(&self.program);
+        command.args(&self.args).arg("--config").arg(&file);
+        let program = Program::start("gateway", &command, "gateway listening on ").await.expect("a gateway");
+        std::fs::remove_dir_all(folder).expect("it has been read");
+        program
+    }
 }
 
 /// Where each node is, for clients that do not care which one they talk to.
@@ -238,14 +275,27 @@ fn check_visits(session: &str, visits: &[Visit], hurt: &Hurt) -> Vec<String> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_session_is_answered_by_one_node_at_a_time() {
-    // Each commit takes two milliseconds even on a fast disk, so that a node can be caught with a message in hand.
+    let postgres = slow_postgres().await;
+    check_fleet(&postgres, &Fleet::in_rust(&postgres.url())).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_session_is_answered_by_one_node_in_go_at_a_time() {
+    let postgres = slow_postgres().await;
+    check_fleet(&postgres, &Fleet::in_go(&postgres.url()).await).await;
+}
+
+/// Each commit takes two milliseconds even on a fast disk, so that a node can be caught with a message in hand.
+async fn slow_postgres() -> Postgres {
     let slow = Postgres::builder().setting("commit_delay", "2000").setting("commit_siblings", "0");
-    let postgres = slow.start().await.expect("PostgreSQL");
-    let database = postgres.url();
+    slow.start().await.expect("PostgreSQL")
+}
+
+async fn check_fleet(postgres: &Postgres, fleet: &Fleet) {
     let per_session = messages_a_session();
     let mut programs = Vec::new();
     for index in 0..3 {
-        programs.push(gateway(&database, &format!("node-{index}")).await);
+        programs.push(fleet.node(&format!("node-{index}")).await);
     }
     let nodes = Nodes(Arc::new(std::sync::Mutex::new(programs.iter().map(url).collect())));
     let http = Client::builder().timeout(Duration::from_secs(15)).build().expect("a client");
@@ -310,7 +360,7 @@ async fn one_session_is_answered_by_one_node_at_a_time() {
     let killed_took = killed_at.elapsed();
     // Not before: what it had sent may still have been committed after it was killed.
     hurt.push(("node-1", last_visit().await));
-    programs[1] = gateway(&database, "node-1").await;
+    programs[1] = fleet.node("node-1").await;
     nodes.put(1, &url(&programs[1]));
 
     one_each_more().await;
