@@ -6,7 +6,7 @@ NEXTEST := $(shell cargo nextest --version >/dev/null 2>&1 && echo yes)
 
 # A stage is a target of its own. scripts/stages runs all of a list even if one fails, and names those that did.
 VERIFY := format clippy tidy doc licences msrv
-SUITE := build tests doctests python typescript surface
+SUITE := build tests doctests python go typescript surface
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
@@ -88,6 +88,9 @@ endif
 python: ## the tests of the Python client, against the server that was built last
 	@$(STAGE) python clients/python/test
 
+go: ## the tests of the Go client, against the server that was built last
+	@$(STAGE) go clients/go/test
+
 typescript: ## types and tests of the TypeScript client, against the server that was built last
 	@$(STAGE) typescript clients/typescript/test
 
@@ -102,11 +105,12 @@ fix: ## format, and apply what clippy can repair
 	cargo clippy --workspace --all-targets --fix --allow-dirty --allow-staged
 
 # `make test` runs the same tests with less load.
-e2e: ## one example under full load: EXAMPLE=gateway, reconciler, pipeline, tracker or orchestrator
+e2e: ## one example under full load: EXAMPLE=gateway, gateway-go, reconciler, pipeline, tracker or orchestrator
 	@test -n "$(EXAMPLE)" && test -d "examples/$(EXAMPLE)" || \
 		{ echo "name an example: make e2e EXAMPLE=gateway (or $(notdir $(wildcard examples/*)))" >&2; exit 2; }
 	@$(MAKE) --no-print-directory build
-	@$(STAGE) e2e-$(EXAMPLE) env SOLEHOLD_E2E=full cargo test --workspace --test $(EXAMPLE)_e2e -- --nocapture
+	@$(STAGE) e2e-$(EXAMPLE) env SOLEHOLD_E2E=full cargo test --workspace --test $(EXAMPLE:%-go=%)_e2e -- \
+		$(if $(filter gateway,$(EXAMPLE)),--skip in_go)$(if $(filter gateway-go,$(EXAMPLE)),in_go) --nocapture
 
 storm: ## five minutes of faults over two servers and four agents; SOLEHOLD_STORM_SEED=N repeats the choices of a run
 	@$(MAKE) --no-print-directory build
