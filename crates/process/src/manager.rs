@@ -226,7 +226,7 @@ mod tests {
         // At once, and then every five seconds.
         assert!(timeout(limit * 4 - limit / 4, manager.keep_alive(turns)).await.is_err());
         assert_eq!(count(&socket, "WATCHDOG=1"), 8);
-        let (manager, socket) = (ServiceManager { watchdog: None, ..manager }, socket);
+        let manager = ServiceManager { watchdog: None, ..manager };
         assert!(timeout(limit * 4, manager.keep_alive(turns)).await.is_err());
         assert_eq!(count(&socket, ""), 0, "without a watchdog");
     }

@@ -64,8 +64,8 @@ fn write_all(cli: Command, folder: &Path) -> io::Result<usize> {
     Ok(count)
 }
 
-/// The day that `SOURCE_DATE_EPOCH` names, as in all builds that can be repeated. A blank has quotes around it: an empty
-/// argument would be left out, and the next one taken for the date.
+/// The day that `SOURCE_DATE_EPOCH` names, as in all builds that can be repeated. A blank has quotes around it: an
+/// empty argument would be left out, and the next one taken for the date.
 fn date() -> String {
     let seconds = env::var("SOURCE_DATE_EPOCH").ok().and_then(|text| text.parse().ok());
     let time = seconds.and_then(|seconds| UNIX_EPOCH.checked_add(Duration::from_secs(seconds)));

@@ -22,8 +22,8 @@ const OTHERS: &[&str] = &[
     "SOLEHOLD_TIMEOUT",
 ];
 
-/// The variables whose values are secret. Each may be in a file, which a variable with `_FILE` at its end names: service
-/// managers and containers hand secrets over in files.
+/// The variables whose values are secret. Each may be in a file, which a variable with `_FILE` at its end names:
+/// service managers and containers hand secrets over in files.
 pub const SECRETS: [&str; 3] = ["SOLEHOLD_API_KEY", "SOLEHOLD_BOOTSTRAP_KEY", "SOLEHOLD_ENGINE"];
 
 /// What `run`, `lock` and the agent set for their commands. They are not read here, and they cause no warning.
