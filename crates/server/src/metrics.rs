@@ -145,7 +145,7 @@ fn add_seconds<M: Metric + Clone>(r: &mut Registry, name: &str, help: &str, metr
 /// would hide what it counted from every alert.
 fn start_at_zero<L: Clone + Eq + Hash>(counts: &Family<L, Counter>, labels: impl IntoIterator<Item = L>) {
     for labels in labels {
-        counts.get_or_create(&labels);
+        drop(counts.get_or_create(&labels));
     }
 }
 
