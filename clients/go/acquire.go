@@ -157,7 +157,8 @@ func (a *acquire) askOrWait(ctx context.Context) (grant, error) {
 	case client.waiters <- struct{}{}:
 		defer func() { <-client.waiters }()
 	default:
-		return grant{}, unavailable("%d goroutines of this client wait in line already: ask again later", waitersAtOnceMax)
+		return grant{}, unavailable("%d goroutines of this client wait in line already: ask again later",
+			waitersAtOnceMax)
 	}
 	// Until it is granted or spent, the request may have a place in line.
 	a.doubts.raise()

@@ -6,8 +6,8 @@
 // [OpenGate] makes a gate, which refuses work that carries an old token.
 //
 // The deadline of a session counts from before a heartbeat was sent, on a clock that keeps counting while the machine
-// sleeps, minus a margin: the work has stopped before the server gives the lease to another holder (rule 4 of Solehold's
-// protocol). After a long pause of the process a context is cancelled only when a timer runs again, so call
+// sleeps, minus a margin: the work has stopped before the server gives the lease to another holder (rule 4 of
+// Solehold's protocol). After a long pause of the process a context is cancelled only when a timer runs again, so call
 // [Guard.Check] right before every effect. Only a gate makes a late effect harmless.
 //
 // Errors are asked for by kind, as in errors.Is(err, solehold.Refused); an [*Error] has the details, and a [*LostError]

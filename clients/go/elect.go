@@ -61,6 +61,7 @@ func stand(ctx context.Context, kept *keptSession, role string) (*Guard, error) 
 		if !isOver {
 			return nil, err
 		}
-		kept.client.log.Info("standing for election again", "holder", session.Holder(), "role", role, "error", err.Error())
+		kept.client.log.Info("standing for election again",
+			"holder", session.Holder(), "role", role, "error", err.Error())
 	}
 }

@@ -155,8 +155,8 @@ func newFence(rules fenceRules) *fence {
 // isReady reports whether a snapshot is whole, and everything is saved.
 func (f *fence) isReady() bool { return f.whole != 0 && f.records <= f.saved }
 
-// judge gives the verdict. It raises the mark where that is part of it: a session is bound to its token when it is first
-// shown, and a gate that fails open takes a newer token for granted while the store is away.
+// judge gives the verdict. It raises the mark where that is part of it: a session is bound to its token when it is
+// first shown, and a gate that fails open takes a newer token for granted while the store is away.
 func (f *fence) judge(key resourceKey, token uint64, session string, now Tick) Verdict {
 	entry, isKnown := f.marks[key]
 	if isKnown {
@@ -307,7 +307,8 @@ func (f *fence) snapshotBegins(epoch uint64) bool {
 	return true
 }
 
-// snapshotEnds: the snapshot, asked for at a tick, is whole up to a revision. Resources that were not in it are unknown.
+// snapshotEnds: the snapshot, asked for at a tick, is whole up to a revision. Resources that were not in it are
+// unknown.
 func (f *fence) snapshotEnds(upTo uint64, asked Tick) {
 	f.whole = f.snapshot
 	f.prove(asked)
@@ -355,8 +356,8 @@ func (f *fence) headWas(epoch, head uint64, asked Tick) bool {
 // storeIsAway: the store could not be reached, and need not be asked again before that tick.
 func (f *fence) storeIsAway(until Tick) { f.awayUntil = until }
 
-// storeDenies: the store answered, and refuses the gate. It is not away, and the gate admits nothing without it, even if
-// it fails open.
+// storeDenies: the store answered, and refuses the gate. It is not away, and the gate admits nothing without it, even
+// if it fails open.
 func (f *fence) storeDenies() { f.isDenied = true }
 
 func (f *fence) isAway(now Tick) bool { return !f.isDenied && now < f.awayUntil }

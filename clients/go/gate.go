@@ -287,7 +287,8 @@ func (g *Gate) hasChanged() {
 func (g *Gate) newest(ctx context.Context, key resourceKey) (answerOf, error) {
 	asked := g.client.clock.Now()
 	terms := terms{timeout: g.config.RefreshWithin, until: asked}
-	answer, err := g.channel.call(ctx, call{method: http.MethodGet, path: apiPath("resources", key.kind, key.key)}, terms)
+	reading := call{method: http.MethodGet, path: apiPath("resources", key.kind, key.key)}
+	answer, err := g.channel.call(ctx, reading, terms)
 	switch {
 	case errors.Is(err, NotFound):
 		return answerOf{asked: asked}, nil
@@ -421,8 +422,8 @@ func (g *Gate) learn(tenant string, key resourceKey, told mark) {
 	}
 }
 
-// askForHeads asks how far the store is: when the watch has shown everything up to there, everything before the question
-// is known.
+// askForHeads asks how far the store is: when the watch has shown everything up to there, everything before the
+// question is known.
 func (g *Gate) askForHeads() {
 	for g.running.Err() == nil {
 		now := g.client.clock.Now()

@@ -74,7 +74,9 @@ func TestAGateFailsClosedUnlessItIsToldOtherwise(t *testing.T) {
 		}
 	}
 	server.Kill()
-	waitFor(t, "knowledge that is too old", func() bool { return verdict(t, closed, guard.Token()) == "undecidable expired" })
+	waitFor(t, "knowledge that is too old", func() bool {
+		return verdict(t, closed, guard.Token()) == "undecidable expired"
+	})
 	waitFor(t, "a store that is away", func() bool { return verdict(t, open, guard.Token()) == "admit" })
 	if got := verdict(t, open, guard.Token()-1); !strings.HasPrefix(got, "stale") {
 		t.Errorf("failing open goes below the mark: %s", got)

@@ -65,7 +65,8 @@ func TestEveryVerdictIsAsTheScriptSays(t *testing.T) {
 	for _, one := range cases {
 		t.Run(one.Name, func(t *testing.T) {
 			rules := fenceRules{
-				time.Duration(one.Rules.CacheTTL), one.Rules.FailOpen, one.Rules.Strict, one.Rules.Remembers, one.Rules.MarksMax,
+				time.Duration(one.Rules.CacheTTL), one.Rules.FailOpen, one.Rules.Strict, one.Rules.Remembers,
+				one.Rules.MarksMax,
 			}
 			run := caseRun{rules: rules, fence: newFence(rules)}
 			for number, step := range one.Steps {

@@ -34,6 +34,13 @@ func oddServer(t *testing.T, answer http.HandlerFunc) (string, *atomic.Int32) {
 	return server.URL, &asked
 }
 
+func answered(status int, body string) http.HandlerFunc {
+	return func(response http.ResponseWriter, _ *http.Request) {
+		response.WriteHeader(status)
+		fmt.Fprint(response, body)
+	}
+}
+
 func cutOff(response http.ResponseWriter, _ *http.Request) {
 	connection, _, err := response.(http.Hijacker).Hijack()
 	if err == nil {
@@ -45,14 +52,16 @@ func TestOnlyWhatIsSafeIsSentTwice(t *testing.T) {
 	t.Parallel()
 	url, asked := oddServer(t, cutOff)
 	client := newClient(t, solehold.Config{Servers: []string{url, url}, RetryFor: -1})
-	if _, err := client.Request(t.Context(), "POST", "/api/v1/odd", map[string]int{}); !errors.Is(err, solehold.Unknown) {
+	_, err := client.Request(t.Context(), "POST", "/api/v1/odd", nil)
+	if !errors.Is(err, solehold.Unknown) {
 		t.Errorf("no answer: %v", err)
 	}
 	if asked.Load() != 1 {
 		t.Errorf("a request that may have been done was sent %d times", asked.Load())
 	}
 	asked.Store(0)
-	if _, err := client.Repeat(t.Context(), "POST", "/api/v1/odd", map[string]int{}); !errors.Is(err, solehold.Unknown) {
+	_, err = client.Repeat(t.Context(), "POST", "/api/v1/odd", nil)
+	if !errors.Is(err, solehold.Unknown) {
 		t.Errorf("no answer: %v", err)
 	}
 	if asked.Load() != 2 {
@@ -83,11 +92,11 @@ func TestBrokenAnswersLeaveTheOutcomeUnknown(t *testing.T) {
 	t.Parallel()
 	for name, answer := range map[string]http.HandlerFunc{
 		"no answer":  cutOff,
-		"not ours":   func(response http.ResponseWriter, _ *http.Request) { response.WriteHeader(http.StatusBadGateway) },
-		"a redirect": func(response http.ResponseWriter, r *http.Request) { http.Redirect(response, r, "/elsewhere", 302) },
-		"not JSON":   func(response http.ResponseWriter, _ *http.Request) { fmt.Fprint(response, "hello") },
-		"no session": func(response http.ResponseWriter, _ *http.Request) { fmt.Fprint(response, `{"session_id":"a"}`) },
-		"too large":  func(response http.ResponseWriter, _ *http.Request) { fmt.Fprint(response, strings.Repeat(" ", 2000)) },
+		"not ours":   answered(http.StatusBadGateway, ""),
+		"a redirect": http.RedirectHandler("/elsewhere", http.StatusFound).ServeHTTP,
+		"not JSON":   answered(http.StatusOK, "hello"),
+		"no session": answered(http.StatusOK, `{"session_id":"a"}`),
+		"too large":  answered(http.StatusOK, strings.Repeat(" ", 2000)),
 		"cut in half": func(response http.ResponseWriter, _ *http.Request) {
 			response.Header().Set("Content-Length", "99")
 			fmt.Fprint(response, "{")
@@ -126,8 +135,10 @@ func TestArgumentsThatAreWrongAreNamed(t *testing.T) {
 		"http://ho st:1":             "is not a URL",
 	} {
 		_, err := solehold.NewClient(solehold.Config{Servers: []string{text}})
-		if !errors.Is(err, solehold.BadRequest) || !strings.Contains(err.Error(), words) || strings.Contains(err.Error(), ":secret") {
+		if !errors.Is(err, solehold.BadRequest) || !strings.Contains(err.Error(), words) {
 			t.Errorf("%q: %v", text, err)
+		} else if strings.Contains(err.Error(), ":secret") {
+			t.Errorf("%q: the password is shown", text)
 		}
 	}
 	if _, err := solehold.NewClient(solehold.Config{}); err == nil {
@@ -139,7 +150,8 @@ func TestArgumentsThatAreWrongAreNamed(t *testing.T) {
 	}
 	client := clientOf(t, "127.0.0.1:1")
 	for _, config := range []solehold.SessionConfig{
-		{}, {Holder: strings.Repeat("x", 256)}, {Holder: "a", TTL: time.Millisecond}, {Holder: "a", Every: 20 * time.Second},
+		{}, {Holder: strings.Repeat("x", 256)}, {Holder: "a", TTL: time.Millisecond},
+		{Holder: "a", Every: 20 * time.Second},
 		{Holder: "a", Policy: solehold.Grace(-1)},
 	} {
 		if _, err := client.OpenSession(t.Context(), config); !errors.Is(err, solehold.BadRequest) {
@@ -175,13 +187,16 @@ func TestTLSAndKeysAndALogWithoutThem(t *testing.T) {
 	trusted.AppendCertsFromPEM(text)
 	config := &tls.Config{RootCAs: trusted}
 	open := newClient(t, solehold.Config{Servers: []string{server.URL}, TLS: config})
-	made, err := open.Request(t.Context(), "POST", "/api/v1/admin/keys", map[string]string{"name": "test", "role": "admin"})
+	body := map[string]string{"name": "test", "role": "admin"}
+	made, err := open.Request(t.Context(), "POST", "/api/v1/admin/keys", body)
 	if err != nil {
 		t.Fatal(err)
 	}
 	secret := between(t, string(made), `"key":"`, `"`)
 	log := &logged{}
-	client := newClient(t, solehold.Config{Servers: []string{server.URL}, TLS: config, Key: secret, Logger: log.logger()})
+	client := newClient(t, solehold.Config{
+		Servers: []string{server.URL}, TLS: config, Key: secret, Logger: log.logger(),
+	})
 	release(t, acquire(t, session(t, client, "secured"), "scene", "secured"))
 	contains(t, log.String(), "opened session", "lease acquired", "outcome=answered")
 	if strings.Contains(log.String()+client.String()+fmt.Sprintf("%v", client), secret) {
@@ -189,7 +204,8 @@ func TestTLSAndKeysAndALogWithoutThem(t *testing.T) {
 	}
 	for _, wrong := range []string{"", "wrong"} {
 		stranger := newClient(t, solehold.Config{Servers: []string{server.URL}, TLS: config, Key: wrong})
-		if _, err := stranger.OpenSession(t.Context(), solehold.SessionConfig{Holder: "x"}); !errors.Is(err, solehold.Unauthorized) {
+		_, err := stranger.OpenSession(t.Context(), solehold.SessionConfig{Holder: "x"})
+		if !errors.Is(err, solehold.Unauthorized) {
 			t.Errorf("with key %q: %v", wrong, err)
 		}
 	}

@@ -9,8 +9,8 @@ import (
 	"sync"
 )
 
-// Owner is a *Client or a *Session: with a client, locks and elections have a session of their own, which is opened when
-// it is needed and again after a loss; with a session they end with that one.
+// Owner is a *Client or a *Session: with a client, locks and elections have a session of their own, which is opened
+// when it is needed and again after a loss; with a session they end with that one.
 type Owner interface{ owner() (*Client, *Session) }
 
 func (c *Client) owner() (*Client, *Session)  { return c, nil }
@@ -34,7 +34,7 @@ func newKeptSession(owner Owner, config SessionConfig) (*keptSession, error) {
 	client, session := owner.owner()
 	if session != nil {
 		if config.Holder != "" {
-			return nil, wrong("the session is %s's already: give a holder only together with a client", session.Holder())
+			return nil, wrong("the session is %s's already: give a holder only with a client", session.Holder())
 		}
 		return &keptSession{client: client, session: session, opening: make(chan struct{}, 1)}, nil
 	}

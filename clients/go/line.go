@@ -17,8 +17,8 @@ type lineAnswer struct {
 // it ends after the leeway.
 //
 // The server waits, and answers when the resource is granted. One request waits for 30 s at most. Well before it ends
-// the next one is made under the same request id, which keeps the place. The former is not cancelled: if it ended before
-// the next one has arrived, the place would be lost, and nobody can tell when that is.
+// the next one is made under the same request id, which keeps the place. The former is not cancelled: if it ended
+// before the next one has arrived, the place would be lost, and nobody can tell when that is.
 func waitInLine(
 	ctx context.Context,
 	ask func(context.Context, time.Duration) (grant, error),

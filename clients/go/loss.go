@@ -28,8 +28,8 @@ func (l *loss) declare(lost *LostError) bool {
 	return isFirst
 }
 
-// judgedContext is cancelled at a loss. Its Err reads the clock: right after a long pause of the process, which no timer
-// has noticed yet, it is cancelled all the same.
+// judgedContext is cancelled at a loss. Its Err reads the clock: right after a long pause of the process, which no
+// timer has noticed yet, it is cancelled all the same.
 type judgedContext struct {
 	context.Context
 	judge func() *LostError

@@ -70,7 +70,9 @@ func session(t testing.TB, client *solehold.Client, holder string) *solehold.Ses
 	return openSession(t, client, solehold.SessionConfig{Holder: holder})
 }
 
-func acquire(t testing.TB, session *solehold.Session, kind, key string, options ...solehold.AcquireOption) *solehold.Guard {
+func acquire(
+	t testing.TB, session *solehold.Session, kind, key string, options ...solehold.AcquireOption,
+) *solehold.Guard {
 	t.Helper()
 	guard, err := session.Acquire(t.Context(), kind, key, options...)
 	if err != nil {

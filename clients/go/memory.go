@@ -47,7 +47,8 @@ func openMemory(path, tenant string, into *fence) (*memory, error) {
 	}
 	if err := lockFile(lock); err != nil {
 		lock.Close()
-		return nil, wrong("the gate's memory %s is in use by another gate (%v): give each gate a file of its own", path, err)
+		return nil, wrong("the gate's memory %s is in use by another gate (%v): give each gate a file of its own",
+			path, err)
 	}
 	m := &memory{path: path, tenant: tenant, lock: lock}
 	if err := m.restore(into); err != nil {
@@ -87,8 +88,8 @@ func (m *memory) restore(into *fence) error {
 }
 
 func (m *memory) damaged(line int) error {
-	return fmt.Errorf("line %d of the gate's memory %s cannot be read: restore the file, or remove it and lose the marks",
-		line, m.path)
+	return fmt.Errorf("line %d of the gate's memory %s cannot be read: "+
+		"restore the file, or remove it and lose the marks", line, m.path)
 }
 
 // isLong reports whether the file has grown to several lines per mark, and is better replaced.

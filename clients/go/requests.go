@@ -109,7 +109,7 @@ func (a *acquire) call(wait time.Duration) call {
 		RequestID  string  `json:"request_id"`
 		Attributes Metrics `json:"attributes,omitempty"`
 		WaitMs     int64   `json:"wait_ms,omitempty"`
-	}{a.session.Holder(), a.session.id, a.requestID, a.attributes, int64((wait + time.Millisecond - 1) / time.Millisecond)}
+	}{a.session.Holder(), a.session.id, a.requestID, a.attributes, (wait + time.Millisecond - 1).Milliseconds()}
 	return call{method: http.MethodPost, path: apiPath("resources", a.kind, a.key, "lease"), body: body}
 }
 
@@ -153,7 +153,8 @@ func (c *Client) release(
 		State     *lastState `json:"state,omitempty"`
 	}{proof.Token, proof.LeaseID, proof.SessionID, state}
 	terms.doubts = &doubts{}
-	_, err := c.ask(ctx, call{method: http.MethodDelete, path: apiPath("resources", kind, key, "lease"), body: body}, terms)
+	releasing := call{method: http.MethodDelete, path: apiPath("resources", kind, key, "lease"), body: body}
+	_, err := c.ask(ctx, releasing, terms)
 	if err == nil {
 		return true, nil
 	}
@@ -165,7 +166,8 @@ func (c *Client) release(
 	if !terms.doubts.raised() {
 		return false, nil
 	}
-	// A repeat finds the lease gone, perhaps by our own first attempt: how it ended is kept, and so is the last document.
+	// A repeat finds the lease gone, perhaps by our own first attempt: how it ended is kept, and so is the last
+	// document.
 	if state == nil {
 		return c.wasReleased(ctx, proof.LeaseID)
 	}
@@ -175,7 +177,8 @@ func (c *Client) release(
 	}
 	if written == nil || written.Token > proof.Token ||
 		written.Token == proof.Token && written.Sequence > state.Sequence {
-		return false, unknown("%s/%s may have been released with its last document: it has been overwritten since", kind, key)
+		return false, unknown("%s/%s may have been released with its last document: it has been overwritten since",
+			kind, key)
 	}
 	return written.Token == proof.Token && written.Sequence == state.Sequence, nil
 }

@@ -48,7 +48,8 @@ func TestALeaseIsHeldRefusedAndHandedOnWithItsState(t *testing.T) {
 	if err := heir.Close(); err != nil {
 		t.Errorf("close: %v", err)
 	}
-	if written, err := client.ReadState(t.Context(), "scene", "hall/7 süd"); err != nil || written.Token != guard.Token() {
+	written, err := client.ReadState(t.Context(), "scene", "hall/7 süd")
+	if err != nil || written.Token != guard.Token() {
 		t.Errorf("the state that is read: %+v, %v", written, err)
 	}
 }

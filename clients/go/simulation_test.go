@@ -201,7 +201,8 @@ func TestSimulationNoTokenWorksAfterANewerOne(t *testing.T) {
 	for seed := range uint64(8) {
 		synctest.Test(t, func(t *testing.T) {
 			chance := rand.New(rand.NewPCG(seed, 3))
-			world := newAuthority(seed, 0.15*chance.Float64(), time.Duration(chance.Int64N(int64(1500*time.Millisecond))))
+			delay := time.Duration(chance.Int64N(int64(1500 * time.Millisecond)))
+			world := newAuthority(seed, 0.15*chance.Float64(), delay)
 			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 			defer cancel()
 			steps := 0
@@ -214,7 +215,8 @@ func TestSimulationNoTokenWorksAfterANewerOne(t *testing.T) {
 				steps++
 				for newer, granted := range world.granted {
 					if newer > token && granted <= at {
-						t.Errorf("seed %d: a step under token %d at %v, and token %d was granted at %v", seed, token, at, newer, granted)
+						t.Errorf("seed %d: a step under token %d at %v, and token %d was granted at %v",
+							seed, token, at, newer, granted)
 					}
 				}
 			}

@@ -167,7 +167,7 @@ func notUnderstood(to server, err error) string {
 	var plain tls.RecordHeaderError
 	switch text := err.Error(); {
 	case errors.As(err, &untrusted), errors.As(err, &authority):
-		return fmt.Sprintf("the certificate of %s is not trusted (%v): give TLS a configuration that trusts it", to, err)
+		return fmt.Sprintf("the certificate of %s is not trusted (%v): give a TLS that trusts it", to, err)
 	case errors.As(err, &plain), strings.Contains(text, "server gave HTTP response to HTTPS client"):
 		return fmt.Sprintf("%s: this port speaks plain HTTP; write http://%s", to, to.authority)
 	case !to.secure && strings.Contains(text, `malformed HTTP response "\x15\x03`):

@@ -124,9 +124,11 @@ func TestAWatchReadsWhatAnOddServerSends(t *testing.T) {
 		connections++
 		switch connections {
 		case 1: // a snapshot that is cut off
-			fmt.Fprint(answer, "event: snapshot\ndata: {\"cursor\":\"1.4\",\"more\":true,\"resources\":[{\"kind\":\"scene\"}]}\n\n")
+			fmt.Fprint(answer, "event: snapshot\ndata: {\"cursor\":\"1.4\",\"more\":true,",
+				"\"resources\":[{\"kind\":\"scene\"}]}\n\n")
 		case 2:
-			fmt.Fprint(answer, ": hello\n\nevent: snapshot\rdata: {\"cursor\":\"1.5\",\"more\":false,\"resources\":[]}\r\r")
+			fmt.Fprint(answer, ": hello\n\nevent: snapshot\rdata: {\"cursor\":\"1.5\",",
+				"\"more\":false,\"resources\":[]}\r\r")
 			fmt.Fprint(answer, event("1.6"), event("1.7"), "event: later\ndata: ?\n\n")
 		case 3: // from the cursor, and what was seen before
 			fmt.Fprint(answer, event("1.7"), event("1.8"), "event: resync\ndata: {}\n\n", event("1.9"))

@@ -192,7 +192,8 @@ func readSession(body []byte, known *sessionView) (*sessionView, error) {
 	}
 	if wire.Leases == nil {
 		if known == nil || known.setCursor == "" || !view.namesSetOf(known) {
-			return nil, unknown("the answer is not a session: `leases` is missing, and it is not about the set that was named")
+			return nil, unknown("the answer is not a session: `leases` is missing, " +
+				"and it is not about the set that was named")
 		}
 		view.leases = known.leases
 		return view, nil

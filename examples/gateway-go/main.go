@@ -1,11 +1,12 @@
-// Gateway is a chat gateway that runs on many nodes, in Go. Sessions and messages are in PostgreSQL; the locks are leases
-// of Solehold servers.
+// Gateway is a chat gateway that runs on many nodes, in Go. Sessions and messages are in PostgreSQL; the locks are
+// leases of Solehold servers.
 //
-//	client ── POST /sessions/{id}/messages ──> any node ── stores the message ── waits in line for the session's lock
+//	client ── POST /sessions/{id}/messages ──> any node ── stores the message
+//	                                             ├── waits in line for the session's lock
 //	                                             └── answers all that waits, in order, under the lock's token
 //
-// A node that dies leaves its messages in the database, and another takes them up when the lock has run out. A node that
-// was paused past its ttl finds its lock lost; what it still writes carries an old token, and the session's fence
+// A node that dies leaves its messages in the database, and another takes them up when the lock has run out. A node
+// that was paused past its ttl finds its lock lost; what it still writes carries an old token, and the session's fence
 // refuses it.
 package main
 

@@ -21,8 +21,8 @@ const (
 	poolMax = 16
 	// How long one use of the database may take, with the wait for a connection.
 	databaseWithin = 10 * time.Second
-	// A node that is paused in the middle of a transaction keeps its rows locked, and every node that waits for them keeps
-	// a connection: without a limit one such node stalls all others.
+	// A node that is paused in the middle of a transaction keeps its rows locked, and every node that waits for them
+	// keeps a connection: without a limit one such node stalls all others.
 	limits = "-c idle_in_transaction_session_timeout=1500ms -c lock_timeout=3s -c statement_timeout=5s"
 	// Several nodes may start at once, and creating what is there already can collide.
 	schemaTries = 10
@@ -109,7 +109,8 @@ func (s *store) receive(ctx context.Context, session, id, text, nodeID string) e
 		var position int64
 		err := transaction.QueryRowContext(ctx,
 			`INSERT INTO gateway.sessions (id, received) VALUES ($1, 1)
-			 ON CONFLICT (id) DO UPDATE SET received = sessions.received + 1 RETURNING received`, session).Scan(&position)
+			 ON CONFLICT (id) DO UPDATE SET received = sessions.received + 1 RETURNING received`,
+			session).Scan(&position)
 		if err != nil {
 			return err
 		}
@@ -143,7 +144,9 @@ func (s *store) fenceOf(ctx context.Context, session string) (uint64, error) {
 }
 
 // nextUnanswered is the first message of a session that has no reply; false if there is none.
-func (s *store) nextUnanswered(ctx context.Context, session string) (position int64, text string, found bool, err error) {
+func (s *store) nextUnanswered(
+	ctx context.Context, session string,
+) (position int64, text string, found bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, databaseWithin)
 	defer cancel()
 	err = s.db.QueryRowContext(ctx,

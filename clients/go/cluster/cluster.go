@@ -1,6 +1,6 @@
 // Package cluster is for many gateways on one database: which of them may start beside others, which of them serves a
-// key, and which are alive. It reads the same configuration as the cluster of Solehold's Rust client, and works together
-// with it.
+// key, and which are alive. It reads the same configuration as the cluster of Solehold's Rust client, and works
+// together with it.
 //
 //	Enabled  AllowMultipleGateways  SessionLocks.Enabled   alone                   a second gateway
 //	false    any                    any                    starts                  is refused, and told the other's name
@@ -144,10 +144,11 @@ func warnings(config *Config) []string {
 		if config.AllowMultipleGateways {
 			beside = "allowed"
 		}
-		return []string{"cluster.enabled without cluster.session_locks.enabled: nothing keeps two gateways from working " +
-			"on one session at once, and others are " + beside}
+		return []string{"cluster.enabled without cluster.session_locks.enabled: nothing keeps two gateways from " +
+			"working on one session at once, and others are " + beside}
 	case !config.Enabled && (config.AllowMultipleGateways || locks):
-		return []string{"cluster.allow_multiple_gateways and cluster.session_locks have no effect without cluster.enabled"}
+		return []string{"cluster.allow_multiple_gateways and cluster.session_locks have no effect without " +
+			"cluster.enabled"}
 	}
 	return nil
 }
@@ -167,7 +168,8 @@ func (c *Cluster) refuseBeside(ctx context.Context) error {
 	return nil
 }
 
-// takeGatewayLock takes the lock that only one gateway has. What a former self of the same name left of it is waited for.
+// takeGatewayLock takes the lock that only one gateway has. What a former self of the same name left of it is waited
+// for.
 func (c *Cluster) takeGatewayLock(ctx context.Context, session *solehold.Session) (*solehold.Guard, error) {
 	guard, err := session.TryAcquire(ctx, gatewayKind, gatewayKey)
 	if err == nil {
@@ -221,8 +223,8 @@ func (c *Cluster) NodeID() string { return c.nodeID }
 // Warnings are what is doubtful about the configuration.
 func (c *Cluster) Warnings() []string { return c.warnings }
 
-// LockSession locks a session while a message of it is processed, and waits in line for AcquireTimeout. The guard is nil
-// where session locks are not enabled: then this process is the only one, or is allowed not to care.
+// LockSession locks a session while a message of it is processed, and waits in line for AcquireTimeout. The guard is
+// nil where session locks are not enabled: then this process is the only one, or is allowed not to care.
 func (c *Cluster) LockSession(ctx context.Context, sessionID string) (*solehold.Guard, error) {
 	if !c.hasSessionLocks() {
 		return nil, nil

@@ -130,7 +130,8 @@ func TestNodesSeeEachOtherRouteAlikeAndLockSessions(t *testing.T) {
 	if token := <-waiting; token <= guard.Token() {
 		t.Errorf("token %d after %d", token, guard.Token())
 	}
-	if health := a.Health(); health["node_id"] != "gw-a" || health["is_live"] != true || health["session_locks"] != true {
+	health := a.Health()
+	if health["node_id"] != "gw-a" || health["is_live"] != true || health["session_locks"] != true {
 		t.Errorf("health: %v", health)
 	}
 }

@@ -206,8 +206,9 @@ func durationInto(into *time.Duration) func(string, *node) error {
 }
 
 var (
-	durationPart = regexp.MustCompile(`^(\d{1,12})(millis|ms|seconds?|secs?|s|minutes?|mins?|m|hours?|hrs?|h|days?|d)\s*`)
-	units        = map[byte]time.Duration{'s': time.Second, 'm': time.Minute, 'h': time.Hour, 'd': 24 * time.Hour}
+	durationPart = regexp.MustCompile(`^(\d{1,12})` +
+		`(millis|ms|seconds?|secs?|s|minutes?|mins?|m|hours?|hrs?|h|days?|d)\s*`)
+	units = map[byte]time.Duration{'s': time.Second, 'm': time.Minute, 'h': time.Hour, 'd': 24 * time.Hour}
 )
 
 // parseDuration reads 200ms, 30s, 2m, 1h 30m, 1day.

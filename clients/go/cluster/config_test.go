@@ -44,7 +44,8 @@ func TestTheSameKeysAreReadFromYAMLAndJSON(t *testing.T) {
 	if err == nil {
 		t.Errorf("a comma at the end: %+v", read)
 	}
-	read, err = FromYAML("cluster:\n    enabled: true\n    allow_multiple_gateways: true\n    session_locks: {enabled: true}")
+	read, err = FromYAML("cluster:\n    enabled: true\n    allow_multiple_gateways: true\n" +
+		"    session_locks: {enabled: true}")
 	if err != nil || read != want {
 		t.Errorf("a flow mapping: %+v, %v", read, err)
 	}
@@ -102,7 +103,10 @@ func TestWhatIsWrongIsNamedWithItsLine(t *testing.T) {
 			}
 		}
 	}
-	for _, text := range []string{"[]", `{"cluster": 1}`, `{"cluster": {"nodeid": "a"}}`, `{"cluster": {"enabled": "true"}}`, `{"cluster": {"node_id": []}}`} {
+	for _, text := range []string{
+		"[]", `{"cluster": 1}`, `{"cluster": {"nodeid": "a"}}`, `{"cluster": {"enabled": "true"}}`,
+		`{"cluster": {"node_id": []}}`,
+	} {
 		if _, err := FromJSON([]byte(text)); err == nil {
 			t.Errorf("%s is accepted", text)
 		}
