@@ -53,13 +53,13 @@ fn config(node_id: &str) -> String {
 struct Fleet {
     program: PathBuf,
     args: Vec<String>,
-    _servers: Vec<Solehold>,
+    servers: Vec<Solehold>,
 }
 
 impl Fleet {
     fn new(program: PathBuf, database: &str) -> Self {
         let args = ["--listen", "127.0.0.1:0", "--database", database, "--work", "20ms"];
-        Self { program, args: args.map(str::to_owned).to_vec(), _servers: Vec::new() }
+        Self { program, args: args.map(str::to_owned).to_vec(), servers: Vec::new() }
     }
 
     fn in_rust(database: &str) -> Self {
@@ -74,10 +74,10 @@ impl Fleet {
         assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
         let mut fleet = Self::new(program, database);
         for _ in 0..2 {
-            let server = Solehold::builder().engine(database).start();
-            fleet._servers.push(server.await.expect("a Solehold server"));
+            let server = Solehold::builder().engine(database).start().await;
+            fleet.servers.push(server.expect("a Solehold server"));
         }
-        let urls: Vec<_> = fleet._servers.iter().map(|server| server.url().to_owned()).collect();
+        let urls: Vec<_> = fleet.servers.iter().map(|server| server.url().to_owned()).collect();
         fleet.args.extend(["--servers".to_owned(), urls.join(",")]);
         fleet
     }
