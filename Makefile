@@ -5,13 +5,13 @@ STAGE := scripts/stage
 NEXTEST := $(shell cargo nextest --version >/dev/null 2>&1 && echo yes)
 
 # A stage is a target of its own. scripts/stages runs all of a list even if one fails, and names those that did.
-VERIFY := format clippy tidy doc licences msrv
+VERIFY := format clippy tidy doc licences msrv deploy
 SUITE := build tests doctests python go typescript surface
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help check test test-nisshi deps verify suite $(VERIFY) $(SUITE) quick fix e2e storm fuzz mutants
-.PHONY: dist test-deb
+.PHONY: dist e2e-containers test-deb
 .PHONY: model bench bench-peers bench-claims bench-partitions bench-tables
 
 help: ## this list
@@ -47,6 +47,9 @@ licences:
 
 msrv:
 	@$(STAGE) msrv scripts/check-msrv
+
+deploy: ## the Helm chart, its manifests and the compose files, without a cluster
+	@$(STAGE) deploy scripts/check-deploy
 
 # Servers that tests start keep their data in memory where there is such a folder. Many tests are about answers that
 # come within a second, and a busy disk takes longer to sync.
@@ -111,6 +114,11 @@ e2e: ## one example under full load: EXAMPLE=gateway, gateway-go, reconciler, pi
 	@$(MAKE) --no-print-directory build
 	@$(STAGE) e2e-$(EXAMPLE) env SOLEHOLD_E2E=full cargo test --workspace --test $(EXAMPLE:%-go=%)_e2e -- \
 		$(if $(filter gateway,$(EXAMPLE)),--skip in_go)$(if $(filter gateway-go,$(EXAMPLE)),in_go) --nocapture
+
+# As root, on Debian: it installs podman.
+e2e-containers: ## images and compose files, run with podman: containers are killed, and others take over
+	@$(MAKE) --no-print-directory build
+	@$(STAGE) e2e-containers scripts/e2e-containers $(EXAMPLE)
 
 storm: ## five minutes of faults over two servers and four agents; SOLEHOLD_STORM_SEED=N repeats the choices of a run
 	@$(MAKE) --no-print-directory build
