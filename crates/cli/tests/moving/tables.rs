@@ -58,8 +58,9 @@ async fn live_rows_are_held_back_and_tokens_go_on_above_all_rows() -> Result<()>
     let left = held_back_ms(&server, "scene/live").await?;
     assert!((30_000..=60_000).contains(&left), "{left}");
     for scene in ["free", "dead"] {
-        let lease =
-            ask(&server, &format!("lease acquire scene/{scene} --holder new --json")).await?.json()?;
+        let lease = ask(&server, &format!("lease acquire scene/{scene} --holder new --ttl 5m --json"))
+            .await?
+            .json()?;
         assert!(lease["token"].as_u64() > Some(900), "{lease}");
     }
     let history = ask(&server, "lease history scene/live").await?.good()?;

@@ -3,7 +3,10 @@
 use std::collections::BTreeMap;
 
 use solehold_api::{kind, problem::ErrorCode};
-use solehold_core::{key::Name, limits::REVISION_MAX};
+use solehold_core::{
+    key::Name,
+    limits::{REVISION_MAX, TTL_MS_MAX},
+};
 use solehold_sql::migrations;
 use tokio_postgres::{Client, Row, types::Type};
 
@@ -11,6 +14,7 @@ use super::Selection;
 use crate::{
     commands::rows::{connect, failure},
     error::{CommandError, CommandResult},
+    human::duration_ms,
 };
 
 /// The holder of rows that were taken over with `--retire`.
@@ -388,6 +392,13 @@ fn read_row(row: &Row, default_tenant: &Name) -> Result<OldRow, String> {
         _ if !is_held => OldLease::Free,
         _ if holder == RETIRED => OldLease::Retired,
         Some(left_ms) if left_ms <= 0.0 => OldLease::Free,
+        Some(left_ms) if left_ms.is_finite() && left_ms > TTL_MS_MAX as f64 => {
+            let left = duration_ms(left_ms as u64);
+            return Err(format!(
+                "row {shown:?} is held by {holder} for another {left}, which is longer than any lease may last: \
+                 check --time-zone, or release it"
+            ));
+        }
         Some(left_ms) if left_ms.is_finite() => {
             OldLease::Live { holder: named("holder", &holder)?, left_ms: left_ms.ceil() as u64 }
         }

@@ -17,7 +17,7 @@ use solehold_core::{
     command::{Acquire, AskedTenure, Claim, Command, Target, Undeclared},
     key::{Document, LeaseId, Name, ResourceKey},
     lease::Declaration,
-    limits::{REVISION_RAISE_MAX, TTL_MS_MAX, TTL_MS_MIN},
+    limits::{REVISION_RAISE_MAX, TTL_MS_MIN},
     outcome::Answer,
     time::Revision,
 };
@@ -229,12 +229,6 @@ impl Step {
         let OldLease::Live { holder, left_ms } = &self.row.lease else { return Ok(Verdict::Nothing) };
         let at = format!("{}/{}", self.key.kind, self.key.key);
         let left = duration_ms(*left_ms);
-        if *left_ms > TTL_MS_MAX {
-            return Err(format!(
-                "{at} is held by {holder} in the old table for another {left}, which is longer than any lease may last: \
-                 check --time-zone, or release it"
-            ));
-        }
         match &self.seen {
             // Nobody else gets it: its holder has come over already, or an import broke off in the middle.
             Seen { holder: Some((name, _)), .. } if name == holder.as_str() => Ok(Verdict::Nothing),
