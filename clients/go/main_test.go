@@ -101,6 +101,20 @@ func release(t testing.TB, guard *solehold.Guard) {
 	}
 }
 
+// get reads something of the API.
+func get(t testing.TB, client *solehold.Client, path string) map[string]any {
+	t.Helper()
+	body, err := client.Request(t.Context(), "GET", path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var value map[string]any
+	if err := json.Unmarshal(body, &value); err != nil {
+		t.Fatal(err)
+	}
+	return value
+}
+
 // lockOf is what the server says about a lock.
 func lockOf(t testing.TB, client *solehold.Client, name string) (holder string, waiting int) {
 	t.Helper()

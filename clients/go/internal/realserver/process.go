@@ -13,15 +13,15 @@ import (
 	"time"
 )
 
-// bound is how long a wait may take before a test counts as broken. It is no measure.
-const bound = 60 * time.Second
+// Bound is how long a wait may take before a test counts as broken. It is no measure.
+const Bound = 60 * time.Second
 
 // WaitFor waits until a condition holds.
 func WaitFor(t testing.TB, what string, condition func() bool) {
 	t.Helper()
-	for until := time.Now().Add(bound); !condition(); time.Sleep(10 * time.Millisecond) {
+	for until := time.Now().Add(Bound); !condition(); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(until) {
-			t.Fatalf("not within %v: %s", bound, what)
+			t.Fatalf("not within %v: %s", Bound, what)
 		}
 	}
 }
@@ -143,7 +143,7 @@ func (p *Process) end(signal syscall.Signal) {
 	}
 	select {
 	case <-p.ended:
-	case <-time.After(bound):
+	case <-time.After(Bound):
 		p.Signal(syscall.SIGKILL)
 		<-p.ended
 	}
