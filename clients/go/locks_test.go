@@ -144,3 +144,23 @@ func TestLocksOfTheirOwnSessionAreReleasedWithIt(t *testing.T) {
 		t.Error("a session has a holder already")
 	}
 }
+
+// A grant that was waited for lapses after 2 s unless it is confirmed (rule 15).
+func TestAGrantThatWasWaitedForIsConfirmed(t *testing.T) {
+	t.Parallel()
+	client := clientOf(t, realserver.Serve(t).URL)
+	first, heir, third := session(t, client, "first"), session(t, client, "heir"), session(t, client, "third")
+	guard := acquire(t, first, "lock", "confirmed")
+	waiting := acquireSoon(t, heir, "lock", "confirmed")
+	waitFor(t, "a place in line", func() bool { _, waiting := lockOf(t, client, "confirmed"); return waiting == 1 })
+	release(t, guard)
+	held := <-waiting
+	_, err := third.Acquire(soon(t), "lock", "confirmed", solehold.Wait(3*time.Second))
+	var refused *solehold.Error
+	if !errors.As(err, &refused) || refused.Holder != "heir" || refused.Token != held.Token() {
+		t.Errorf("a third one: %v", err)
+	}
+	if !held.IsLive() {
+		t.Error("the heir has lost it")
+	}
+}
