@@ -55,13 +55,14 @@ def expect(condition, what):
 class Project:
     """The containers of one compose file."""
 
-    def __init__(self, folder, example, *up):
+    def __init__(self, folder, example, *up, files=()):
         self.example = example
         self.compose = [
             str(Path(sys.executable).with_name("podman-compose")),
             # A pod would share one host name and one address.
             "--in-pod=false",
             f"--file={folder / (example + '.yaml')}",
+            *(f"--file={file}" for file in files),
         ]
         self.up = up
 
@@ -183,8 +184,10 @@ def reconciler(folder):
 def tracker(folder):
     """Three trackers, two gates and two servers; a tracker with scenes is killed, then a server, then a gate."""
     scenes = 6
-    # With one --scale, podman-compose forgets the replicas that the file asks for.
-    with Project(folder, "tracker", "--scale", "worker=3", "--scale", "gate=2") as project:
+    # With `--scale worker=3`, podman-compose forgets how many gates the file asks for.
+    replicas = folder / "replicas.yaml"
+    replicas.write_text("services: {worker: {deploy: {replicas: 3}}}\n")
+    with Project(folder, "tracker", files=[replicas]) as project:
         for service in ("postgres", "mosquitto", "server-1", "server-2", "gate"):
             wait_for(f"{service} is healthy", lambda service=service: project.is_healthy(service))
         expect(len(project.containers("gate")) == 2, "there are no two gates")
@@ -286,7 +289,8 @@ def pipeline(folder):
         def owners():
             leases = json.loads(
                 podman(
-                    "exec", "--env=SOLEHOLD_API_KEY_FILE=/run/secrets/solehold-key", project.container("server-2"),
+                    "exec", "--env=SOLEHOLD_API_KEY_FILE=/run/secrets/solehold-key",
+                    "--env=SOLEHOLD_SERVER=server-1:7070,server-2:7070", project.containers("agent")[0]["Id"],
                     "with-secrets", "solehold", "--json", "lease", "ls", "--kind=camera", "--tenant=acme",
                 )
             )["leases"]
