@@ -1,6 +1,6 @@
 //! Claims on the rows of one table.
 
-use std::{collections::HashMap, ops::RangeInclusive, time::Duration};
+use std::{collections::HashSet, ops::RangeInclusive, time::Duration};
 
 use serde_json::{Map, Value};
 use tokio::sync::Semaphore;
@@ -76,6 +76,11 @@ impl Transition {
 
     pub fn to(&self) -> &str {
         &self.to
+    }
+
+    /// The columns that it sets, beside the state.
+    pub fn changes(&self) -> &Map<String, Value> {
+        &self.set
     }
 }
 
@@ -218,8 +223,8 @@ impl Claims {
             done.extend(self.transition_group(client, &columns, group).await?);
         }
         let proofs: Vec<&Proof> = transitions.iter().map(|one| &one.proof).collect();
-        let froms: Vec<StartState<'_>> = transitions.iter().map(|one| Some(one.from())).collect();
-        self.outcomes(client, &proofs, &froms, done).await
+        let froms: Vec<Option<&str>> = transitions.iter().map(Transition::from).collect();
+        self.outcomes(client, &proofs, Some(&froms), done).await
     }
 
     async fn transition_group(
@@ -233,7 +238,7 @@ impl Claims {
             return Err(Error::invalid("number of columns", columns.len().to_string(), wanted));
         }
         let columns = columns.iter().map(|name| ident::column(name)).collect::<Result<Vec<_>, _>>()?;
-        if let Some(ours) = columns.iter().find(|column| self.manages(column)) {
+        if let Some(ours) = columns.iter().find(|column| self.table.managed().any(|ours| ours == *column)) {
             return Err(Error::invalid("column", ours.as_str(), "a transition sets it itself"));
         }
         // Sorted, so that two concurrent batches do not deadlock.
@@ -261,18 +266,6 @@ impl Claims {
             Value::Object(record)
         };
         Value::Array(group.iter().map(record).collect())
-    }
-
-    /// Whether the column is one that the claim's own statements write.
-    fn manages(&self, column: &str) -> bool {
-        let table = &self.table;
-        let dead = table.dead.iter().flat_map(|dead| [&dead.at, &dead.reason]);
-        let optional = [&table.state, &table.attempts, &table.next_attempt, &table.touched];
-        [&table.id, &table.owner, &table.until, &table.epoch]
-            .into_iter()
-            .chain(optional.into_iter().flatten())
-            .chain(dead)
-            .any(|ours| ours == column)
     }
 
     /// Prolongs claims to `lease` from now, never shortening one.
@@ -349,7 +342,7 @@ impl Claims {
         let rows = client.query_typed(sql, &parameters).await?;
         let done = rows.iter().map(|row| RowId::read(row, 0)).collect::<Result<Vec<_>, _>>()?;
         let proofs: Vec<&Proof> = claims.iter().collect();
-        self.outcomes(client, &proofs, &vec![None; proofs.len()], done).await
+        self.outcomes(client, &proofs, None, done).await
     }
 
     /// The outcome of each claim. The reason of a lost one is read from its row as it is now.
@@ -357,56 +350,37 @@ impl Claims {
         &self,
         client: &Client,
         proofs: &[&Proof],
-        froms: &[StartState<'_>],
+        froms: Option<&[Option<&str>]>,
         done: Vec<RowId>,
     ) -> Result<Vec<ClaimOutcome>, Error> {
-        let done: std::collections::HashSet<RowId> = done.into_iter().collect();
-        let lost: Vec<&RowId> =
-            proofs.iter().map(|proof| &proof.id).filter(|id| !done.contains(id)).collect();
-        let found = if lost.is_empty() { HashMap::new() } else { self.look_at(client, &lost).await? };
-        let outcome = |(proof, from): (&&Proof, &StartState<'_>)| {
-            if done.contains(&proof.id) {
-                ClaimOutcome::Done
-            } else {
-                ClaimOutcome::Lost { why: why(proof, *from, found.get(&proof.id)) }
-            }
-        };
-        Ok(proofs.iter().zip(froms).map(outcome).collect())
-    }
-
-    async fn look_at(&self, client: &Client, ids: &[&RowId]) -> Result<HashMap<RowId, CurrentRow>, Error> {
-        let ids = Ids::collect(ids.iter().copied())?;
-        let rows = client.query_typed(&self.statements.explain, &[ids.parameter()]).await?;
-        let seen = |row: &Row| -> Result<(RowId, CurrentRow), Error> {
-            let seen = CurrentRow { owner: row.try_get(1)?, epoch: row.try_get(2)?, state: row.try_get(3)? };
-            Ok((RowId::read(row, 0)?, seen))
-        };
-        rows.iter().map(seen).collect()
+        let done: HashSet<RowId> = done.into_iter().collect();
+        let lost: Vec<usize> = (0..proofs.len()).filter(|at| !done.contains(&proofs[*at].id)).collect();
+        let mut outcomes = vec![ClaimOutcome::Done; proofs.len()];
+        if lost.is_empty() {
+            return Ok(outcomes);
+        }
+        let batch = Batch::new(lost.iter().map(|at| proofs[*at]))?;
+        let states: Option<Vec<Option<&str>>> = froms.map(|froms| lost.iter().map(|at| froms[*at]).collect());
+        let checks_state = states.is_some();
+        let mut parameters = batch.parameters();
+        parameters.push((&states, Type::TEXT_ARRAY));
+        parameters.push((&checks_state, Type::BOOL));
+        let rows = client.query_typed(&self.statements.explain, &parameters).await?;
+        for (at, row) in lost.into_iter().zip(&rows) {
+            outcomes[at] = ClaimOutcome::Lost { why: why(row)? };
+        }
+        Ok(outcomes)
     }
 }
 
-/// A row that was lost, as it is now.
-struct CurrentRow {
-    owner: Option<String>,
-    epoch: i64,
-    state: Option<String>,
-}
-
-/// The state in which a row had to be, which may be null; none if its state did not matter.
-type StartState<'a> = Option<Option<&'a str>>;
-
-fn why(proof: &Proof, from: StartState<'_>, seen: Option<&CurrentRow>) -> LossReason {
-    match seen {
-        None => LossReason::Gone,
-        Some(seen) if seen.epoch != proof.epoch => {
-            LossReason::Taken { owner: seen.owner.clone(), epoch: seen.epoch }
-        }
-        Some(seen) if seen.owner.as_deref() != Some(proof.owner.as_str()) => LossReason::Ended,
-        Some(seen) if from.is_some_and(|from| seen.state.as_deref() != from) => {
-            LossReason::State { actual: seen.state.clone() }
-        }
-        Some(_) => LossReason::Expired,
-    }
+fn why(row: &Row) -> Result<LossReason, Error> {
+    Ok(match row.try_get("why")? {
+        "gone" => LossReason::Gone,
+        "taken" => LossReason::Taken { owner: row.try_get("owner")?, epoch: row.try_get("epoch")? },
+        "ended" => LossReason::Ended,
+        "state" => LossReason::State { actual: row.try_get("state")? },
+        _ => LossReason::Expired,
+    })
 }
 
 /// The proofs of a batch as arrays.

@@ -20,7 +20,8 @@
 //!
 //! [`ClaimTable`] describes a table, [`migrations`] prepares it, [`Claims`] claims, [`reconciler`] is the worker's
 //! loop, [`inbox`] makes commands idempotent, [`fenced`] refuses writes under an old token, and [`partitions`] keeps
-//! the position of a topic's consumer beside the effects of its messages.
+//! the position of a topic's consumer beside the effects of its messages. [`functions`] makes SQL functions of the claims,
+//! for programs in other languages.
 //!
 //! ```
 //! use solehold_sql::{ClaimTable, Claims};
@@ -48,6 +49,7 @@ pub mod claims;
 mod error;
 pub mod fenced;
 mod floor;
+pub mod functions;
 mod ident;
 pub mod inbox;
 pub mod limits;

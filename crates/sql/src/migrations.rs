@@ -135,6 +135,17 @@ pub async fn check(client: &Client, table: &ClaimTable) -> Result<(), Error> {
     Err(Error::invalid("table", table.name(), wanted))
 }
 
+/// The indexes of the claims that a table lacks, by name.
+pub(crate) async fn missing_indexes(client: &Client, table: &ClaimTable) -> Result<Vec<String>, Error> {
+    let mut lacks = Vec::new();
+    for index in table.wanted_indexes().take(2) {
+        if index.look(client, &index.name).await?.is_none_or(|found| !found.is_valid) {
+            lacks.push(index.name);
+        }
+    }
+    Ok(lacks)
+}
+
 async fn missing_columns(client: &Client, table: &ClaimTable) -> Result<Vec<String>, Error> {
     let lease = [&table.owner, &table.until, &table.epoch].into_iter();
     let optional = table.attempts.iter().chain(&table.next_attempt);
@@ -164,7 +175,7 @@ async fn missing<'a>(
     Ok(names.filter(|name| !there.iter().any(|(column, _)| column == name)).collect())
 }
 
-async fn apply_locked(client: &Client, sql: &str) -> Result<(), Error> {
+pub(crate) async fn apply_locked(client: &Client, sql: &str) -> Result<(), Error> {
     let timeout = LOCK_TIMEOUT.as_millis();
     let script = format!("BEGIN; SET LOCAL lock_timeout = '{timeout}ms'; {sql}; COMMIT");
     for attempt in 1.. {

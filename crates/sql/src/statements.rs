@@ -26,6 +26,7 @@ pub(crate) struct Statements {
     pub(crate) buried: Option<String>,
     /// `$1` the limit, `$2` ids.
     pub(crate) buried_among: Option<String>,
+    /// `$1` ids, `$2` epochs, `$3` owners, `$4` the states that rows had to be in, `$5` whether that matters.
     pub(crate) explain: String,
 }
 
@@ -80,15 +81,21 @@ const LATER: &str = "clock_timestamp() + asked.ms * interval '1 millisecond'";
 ///
 /// `$1` ids, `$2` epochs, `$3` owners, `$4` from, `$5` to, `$6` the JSON array, if there are columns to set.
 pub(crate) fn transition(table: &ClaimTable, columns: &[String]) -> String {
-    let state = table.state.as_deref().unwrap_or(&table.id);
     let set: String = columns.iter().map(|column| format!(", {column} = s.{column}")).collect();
-    let (join, on) = match columns {
-        [] => (String::new(), String::new()),
-        _ => (
+    transition_setting(table, (!columns.is_empty()).then_some(set.as_str()))
+}
+
+/// The same, with what sets the columns: `, "note" = s."note"` and so on.
+pub(crate) fn transition_setting(table: &ClaimTable, set: Option<&str>) -> String {
+    let state = table.state.as_deref().unwrap_or(&table.id);
+    let (join, on) = match set {
+        None => (String::new(), String::new()),
+        Some(_) => (
             format!(", jsonb_populate_recordset(NULL::{}, $6) AS s", table.quoted),
             format!(" AND s.{id} = t.{id}", id = table.id),
         ),
     };
+    let set = set.unwrap_or_default();
     let touched = table.touched.as_ref().map(|at| format!(", {at} = clock_timestamp()")).unwrap_or_default();
     format!(
         "UPDATE {table} AS t SET {state} = asked.to_state::{kind}, {ended}{touched}{set} \
@@ -106,11 +113,19 @@ fn prolonged(ClaimTable { until, .. }: &ClaimTable) -> String {
     format!("{until} = GREATEST(t.{until}, clock_timestamp() + asked.ms * interval '1 millisecond')")
 }
 
-/// The rows of `$1` as they are now.
+/// Why each claim of a batch was lost, in its order, and what its row is like now.
 fn explain(table: &ClaimTable) -> String {
     let ClaimTable { quoted, id, owner, epoch, .. } = table;
-    let state = state_text(table);
-    format!("SELECT {id}, {owner}, COALESCE({epoch}, 0)::bigint, {state} FROM {quoted} WHERE {id} = ANY($1)")
+    let state = state_text(table, "t.");
+    format!(
+        "SELECT asked.id, CASE WHEN t.{id} IS NULL THEN 'gone' \
+             WHEN COALESCE(t.{epoch}, 0) <> asked.epoch THEN 'taken' \
+             WHEN t.{owner} IS DISTINCT FROM asked.owner THEN 'ended' \
+             WHEN $5 AND {state} IS DISTINCT FROM asked.from_state THEN 'state' ELSE 'expired' END AS why, \
+             t.{owner} AS owner, COALESCE(t.{epoch}, 0)::bigint AS epoch, {state} AS state \
+         FROM unnest($1, $2, $3, $4) WITH ORDINALITY AS asked(id, epoch, owner, from_state, at) \
+         LEFT JOIN {quoted} AS t ON t.{id} = ANY($1) AND t.{id} = asked.id ORDER BY asked.at"
+    )
 }
 
 /// A change of claimed rows. `$1` ids, `$2` epochs, `$3` owners, `$4` what `more` names, if anything.
@@ -151,7 +166,7 @@ fn buried(table: &ClaimTable, condition: &str) -> Option<String> {
     let ClaimTable { quoted, id, .. } = table;
     let Dead { at, reason } = table.dead.as_ref()?;
     let attempts = table.attempts.as_deref().unwrap_or("0");
-    let state = state_text(table);
+    let state = state_text(table, "");
     let condition = condition.replace("{reason}", reason).replace("{id}", id);
     Some(format!(
         "SELECT {id}, {at}, {reason}, COALESCE({attempts}, 0)::int, {state} FROM {quoted} \
@@ -159,8 +174,8 @@ fn buried(table: &ClaimTable, condition: &str) -> Option<String> {
     ))
 }
 
-fn state_text(table: &ClaimTable) -> String {
-    table.state.as_ref().map_or_else(|| "NULL::text".to_owned(), |state| format!("{state}::text"))
+fn state_text(table: &ClaimTable, of: &str) -> String {
+    table.state.as_ref().map_or_else(|| "NULL::text".to_owned(), |state| format!("{of}{state}::text"))
 }
 
 /// One short statement: lock the ids of what is open and free, in order, skipping what others have locked; lease those;
@@ -260,7 +275,7 @@ fn returning(table: &ClaimTable) -> String {
         format!("{} AS claim_id", table.id),
         format!("{}::bigint AS claim_epoch", table.epoch),
         format!("{attempts}::int AS claim_attempts"),
-        format!("{} AS claim_state", state_text(table)),
+        format!("{} AS claim_state", state_text(table, "")),
     ];
     columns.extend((1..).zip(table.key()).map(|(i, column)| format!("{column} AS claim_key_{i}")));
     columns.extend(table.payload.iter().cloned());

@@ -66,6 +66,14 @@ impl ClaimTable {
     pub(crate) fn key(&self) -> impl Iterator<Item = &String> {
         self.order.iter().chain([&self.id])
     }
+
+    /// The columns that the claim's own statements write.
+    pub(crate) fn managed(&self) -> impl Iterator<Item = &String> {
+        let dead = self.dead.iter().flat_map(|dead| [&dead.at, &dead.reason]);
+        let optional = [&self.state, &self.attempts, &self.next_attempt, &self.touched];
+        let lease = [&self.id, &self.owner, &self.until, &self.epoch];
+        lease.into_iter().chain(optional.into_iter().flatten()).chain(dead)
+    }
 }
 
 /// Builds a [`ClaimTable`]. What is wrong is said by [`build`](Self::build).

@@ -3,6 +3,8 @@
 #![allow(dead_code, reason = "each test uses its part")]
 #![allow(clippy::unwrap_used, reason = "a test that panics says where")]
 
+pub mod driver;
+
 use std::time::Duration;
 
 use deadpool_postgres::Pool;
