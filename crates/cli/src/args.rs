@@ -11,18 +11,18 @@ use crate::commands::gate;
 #[cfg(not(all(feature = "agent", feature = "gate", feature = "kafka", feature = "postgres")))]
 use crate::commands::not_built;
 #[cfg(not(feature = "postgres"))]
-use crate::commands::not_built::NotBuilt as RowsArgs;
+use crate::commands::not_built::{NotBuilt as RowsArgs, NotBuilt as SqlArgs};
 #[cfg(not(feature = "agent"))]
 use crate::commands::not_built::{NotBuilt as AgentArgs, NotBuilt as LockArgs, NotBuilt as RunArgs};
 #[cfg(feature = "kafka")]
 use crate::commands::orchestrator;
-#[cfg(feature = "postgres")]
-use crate::commands::rows::RowsArgs;
 #[cfg(feature = "agent")]
 use crate::commands::{
     agent::AgentArgs,
     hold::{LockArgs, RunArgs},
 };
+#[cfg(feature = "postgres")]
+use crate::commands::{rows::RowsArgs, sql::SqlArgs};
 use crate::{
     client::ServerArgs,
     commands::{
@@ -151,6 +151,9 @@ pub enum Command {
     /// List and revive the buried rows of a reconciler's table
     #[cfg_attr(not(feature = "postgres"), command(hide = true))]
     Rows(Box<Alone<RowsArgs>>),
+    /// Prepare a table of your own PostgreSQL for row claims from any language
+    #[cfg_attr(not(feature = "postgres"), command(hide = true))]
+    Sql(Box<Alone<SqlArgs>>),
     /// List, acquire, renew and end leases
     #[command(subcommand)]
     Lease(lease::LeaseCommand),

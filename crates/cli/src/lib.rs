@@ -38,10 +38,10 @@ use crate::commands::gate;
 use crate::commands::not_built;
 #[cfg(feature = "kafka")]
 use crate::commands::orchestrator;
-#[cfg(feature = "postgres")]
-use crate::commands::rows;
 #[cfg(feature = "agent")]
 use crate::commands::{agent, hold as holding, lock};
+#[cfg(feature = "postgres")]
+use crate::commands::{rows, sql};
 use crate::{
     args::{Cli, Command},
     client::{Client, ServerArgs},
@@ -157,6 +157,10 @@ async fn dispatch(command: Command, server: &ServerArgs, global: &GlobalArgs) ->
         Command::Rows(alone) => rows::run(alone.args, global).await,
         #[cfg(not(feature = "postgres"))]
         Command::Rows(_) => Err(not_built::error("`rows`", "postgres")),
+        #[cfg(feature = "postgres")]
+        Command::Sql(alone) => sql::run(alone.args, global).await,
+        #[cfg(not(feature = "postgres"))]
+        Command::Sql(_) => Err(not_built::error("`sql`", "postgres")),
         Command::Session(command) => session::run(command, &client()?, global).await,
         Command::Node(command) => node::run(command, server, global).await,
         Command::Health(args) => health::run(args, server, global).await,

@@ -28,6 +28,8 @@ pub mod rows;
 pub mod runner;
 pub mod serve;
 pub mod session;
+#[cfg(feature = "postgres")]
+pub mod sql;
 pub mod watch;
 
 use solehold_process::signals::EndingSignals;

@@ -7,7 +7,9 @@ use serde_json::{Value, json};
 use solehold_api::{problem::ErrorCode, time::Timestamp};
 use solehold_core::time::StoreTime;
 use solehold_engine::postgres::Target;
-use solehold_sql::{BuriedRow, ClaimTable, Claims, RowId, limits::BURIED_PAGE_MAX, migrations};
+use solehold_sql::{
+    BuriedRow, ClaimTable, ClaimTableBuilder, Claims, RowId, limits::BURIED_PAGE_MAX, migrations,
+};
 use tokio_postgres::{Client, NoTls};
 
 use crate::{
@@ -47,6 +49,52 @@ pub struct TableArgs {
     /// The state's column, if the table has it
     #[arg(long, global = true, default_value = "status", value_name = "COLUMN")]
     state_column: String,
+}
+
+impl TableArgs {
+    /// A connection to the database, and the columns that the table has, with their types.
+    pub(super) async fn columns(&self, help: &str) -> CommandResult<(Client, Vec<(String, String)>)> {
+        let missing = || CommandError::usage(format!("name it by --database or DATABASE_URL; see `{help}`"));
+        let url = self.database.clone().filter(|text| !text.is_empty()).ok_or_else(missing)?;
+        let name = self.name(help)?;
+        let client = connect("--database", &url).await?;
+        let columns = migrations::columns(&client, name).await.map_err(failure)?;
+        Ok((client, columns))
+    }
+
+    pub(super) fn name(&self, help: &str) -> CommandResult<&str> {
+        let missing = || CommandError::usage(format!("name it by --table; see `{help}`"));
+        self.table.as_deref().filter(|text| !text.is_empty()).ok_or_else(missing)
+    }
+
+    /// A column of the claim.
+    pub(super) fn column(&self, name: &str) -> String {
+        format!("{}{name}", self.prefix)
+    }
+
+    pub(super) fn state_column(&self) -> &str {
+        &self.state_column
+    }
+
+    /// The table with its lease, and of the optional columns those that it has.
+    pub(super) fn describe(&self, has: impl Fn(&str) -> bool) -> ClaimTableBuilder {
+        let mut builder = ClaimTable::builder(self.table.as_deref().unwrap_or_default())
+            .id(&self.id_column)
+            .lease(&self.column("lease_owner"), &self.column("lease_until"), &self.column("lease_epoch"));
+        if has(&self.state_column) {
+            builder = builder.state(&self.state_column);
+        }
+        if has(&self.column("attempts")) {
+            builder = builder.attempts(&self.column("attempts"));
+        }
+        if has(&self.column("next_attempt_at")) {
+            builder = builder.next_attempt(&self.column("next_attempt_at"));
+        }
+        if has(&self.column("dead_at")) {
+            builder = builder.dead_letter(&self.column("dead_at"), &self.column("dead_reason"));
+        }
+        builder
+    }
 }
 
 /// What can be done with buried rows.
@@ -103,29 +151,9 @@ struct Table {
 
 impl Table {
     async fn open(args: &TableArgs) -> CommandResult<Self> {
-        let given = |value: &Option<String>, flag: &str| {
-            let missing = || CommandError::usage(format!("name it by {flag}; see `solehold rows --help`"));
-            value.clone().filter(|text| !text.is_empty()).ok_or_else(missing)
-        };
-        let url = given(&args.database, "--database or DATABASE_URL")?;
-        let name = given(&args.table, "--table")?;
-        let client = connect("--database", &url).await?;
-        let columns = migrations::columns(&client, &name).await.map_err(failure)?;
-        let column = |name: &str| format!("{}{name}", args.prefix);
-        let has = |name: &str| columns.iter().any(|(column, _)| column == name);
-        let mut builder = ClaimTable::builder(&name)
-            .id(&args.id_column)
-            .lease(&column("lease_owner"), &column("lease_until"), &column("lease_epoch"))
-            .dead_letter(&column("dead_at"), &column("dead_reason"));
-        if has(&args.state_column) {
-            builder = builder.state(&args.state_column);
-        }
-        if has(&column("attempts")) {
-            builder = builder.attempts(&column("attempts"));
-        }
-        if has(&column("next_attempt_at")) {
-            builder = builder.next_attempt(&column("next_attempt_at"));
-        }
+        let (client, columns) = args.columns("solehold rows --help").await?;
+        let builder = args.describe(|name| columns.iter().any(|(column, _)| column == name));
+        let builder = builder.dead_letter(&args.column("dead_at"), &args.column("dead_reason"));
         let claims = Claims::new(builder.build().map_err(failure)?);
         let checked = migrations::check(&client, claims.table()).await;
         checked.map_err(|error| failure(error).hint("check --prefix and --id-column"))?;
