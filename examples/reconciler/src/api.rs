@@ -1,6 +1,6 @@
 //! The API of payment requests.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use axum::{
     Extension, Json, Router,
@@ -20,7 +20,7 @@ use solehold_sql::{
 use tokio_postgres::{Row, types::Type};
 use uuid::Uuid;
 
-use crate::{observer::CHAIN, store};
+use crate::{chain::Chain, observer::CHAIN, store};
 
 /// The longest time that a payer may be given.
 const EXPIRES_SECONDS_MAX: f64 = 30.0 * 86_400.0;
@@ -40,6 +40,8 @@ pub struct Api {
     pub pool: Pool,
     /// Rung after each new request, if reconcilers listen.
     pub notifier: Option<Notifier>,
+    /// The simulated node, for reconcilers in other languages.
+    pub chain: Chain,
 }
 
 /// The routes.
@@ -51,6 +53,7 @@ pub fn router(api: Api, registry: Arc<Registry>) -> anyhow::Result<Router> {
     Ok(Router::new()
         .route("/payment-requests", requests)
         .route("/payment-requests/{id}", get(show))
+        .route("/node/{address}", get(node))
         .with_state(api)
         .merge(operations(registry)))
 }
@@ -145,6 +148,21 @@ async fn show(State(api): State<Api>, Path(id): Path<Uuid>) -> Result<Json<Value
     let row =
         row.ok_or_else(|| Problem::new(404, "not_found", &format!("there is no payment request {id}")))?;
     Ok(Json(shown(&row)?))
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Node {
+    /// How long ago the payment was requested.
+    age_ms: u64,
+}
+
+/// What the simulated node answers, right or wrong.
+async fn node(State(api): State<Api>, Path(address): Path<String>, Query(node): Query<Node>) -> Response {
+    match api.chain.ask(&address, Duration::from_millis(node.age_ms)).await {
+        Ok(answer) => answer.into_response(),
+        Err(error) => (StatusCode::SERVICE_UNAVAILABLE, error.to_string()).into_response(),
+    }
 }
 
 #[derive(Debug, Deserialize)]

@@ -111,7 +111,8 @@ impl Chain {
         Ok(answer.seen)
     }
 
-    async fn ask(&self, address: &str, age: Duration) -> Result<String, NodeError> {
+    /// What the node answers, as it sends it.
+    pub async fn ask(&self, address: &str, age: Duration) -> Result<String, NodeError> {
         if self.away_file.as_ref().is_some_and(|file| file.exists()) {
             return Err(NodeError("the node is away".into()));
         }

@@ -61,6 +61,17 @@ struct Args {
     print_migrations: bool,
 }
 
+impl Args {
+    fn chain(&self) -> Chain {
+        Chain {
+            block: Duration::from_millis(self.chain_block_ms),
+            faults_percent: self.chain_faults_percent,
+            latency: Duration::from_millis(self.chain_latency_ms),
+            away_file: self.chain_away_file.clone(),
+        }
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Role {
     Api,
@@ -125,7 +136,7 @@ async fn serve(
         _ => {
             let notifier =
                 args.wake.then(|| Notifier::start(pool.clone(), store::CHANNEL, NOTIFY_EVERY)).transpose()?;
-            api::router(Api { pool, notifier }, registry)?
+            api::router(Api { pool, notifier, chain: args.chain() }, registry)?
         }
     };
     let address = match (args.listen, args.role) {
@@ -146,16 +157,11 @@ async fn reconcile(
     metrics: &ReconcilerMetrics,
     stopped: watch::Receiver<bool>,
 ) -> Result<()> {
-    let chain = Chain {
-        block: Duration::from_millis(args.chain_block_ms),
-        faults_percent: args.chain_faults_percent,
-        latency: Duration::from_millis(args.chain_latency_ms),
-        away_file: args.chain_away_file.clone(),
-    };
     let worker = settings.reconciler.worker.clone();
     let claims = Arc::new(Claims::new(store::table()?));
     let mut reconciler =
-        Reconciler::new(pool, claims, PaymentObserver { chain }, settings.reconciler)?.metrics(metrics);
+        Reconciler::new(pool, claims, PaymentObserver { chain: args.chain() }, settings.reconciler)?
+            .metrics(metrics);
     if args.wake {
         let wake = Wake::default();
         wake.listen(url.parse()?, NoTls, store::CHANNEL)?;

@@ -5,129 +5,58 @@
 //! (`SOLEHOLD_E2E=full`).
 #![allow(clippy::unwrap_used, reason = "a test that panics says where")]
 
+mod world;
+
 use std::collections::HashMap;
-use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use futures_util::{StreamExt, stream};
-use payments::chain::{Chain, Fate, PAID_WITHIN_BLOCKS};
+use payments::chain::Chain;
 use payments::observer::PaymentObserver;
 use payments::{settings::Settings, store};
 use serde_json::{Value, json};
+use solehold_sql::functions::Functions;
 use solehold_sql::{Claims, Reconciler};
 use solehold_testkit::{Postgres, Program, TempDir, wait_for};
-use tokio_postgres::{Client, NoTls};
+use tokio_postgres::Client;
+use world::{
+    AUDIT, PATIENCE, Worker, api, connect, count, create_all, pause_with_claims, program, replica,
+    taken_over, verify,
+};
 
 const REQUESTS: usize = 300;
 const REQUESTS_FULL: usize = 10_000;
-const BLOCK_MS: u64 = 250;
-/// Unpaid requests expire after all others have been paid.
-const EXPIRES_SECONDS: f64 = (PAID_WITHIN_BLOCKS + 4) as f64 * BLOCK_MS as f64 / 1000.0;
-const LEASE_SECONDS: &str = "2";
-const PATIENCE: Duration = Duration::from_secs(600);
-
-/// What must never happen, written down by the database itself: a claim taken over before its time, and a change of
-/// status by anyone but the holder of a live claim. And what must happen: claims that ran out in a worker's hands are
-/// taken over.
-const AUDIT: &str = "CREATE TABLE app.violations (id uuid, what text, at timestamptz DEFAULT clock_timestamp()); \
-    CREATE TABLE app.takeovers (id uuid, from_epoch bigint, from_owner text, to_owner text); \
-    CREATE FUNCTION app.audit() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
-      IF NEW.reconcile_lease_epoch IS DISTINCT FROM OLD.reconcile_lease_epoch AND OLD.reconcile_lease_until > clock_timestamp() THEN \
-        INSERT INTO app.violations VALUES (OLD.id, OLD.reconcile_lease_owner || ' lost it to ' || NEW.reconcile_lease_owner); END IF; \
-      IF NEW.reconcile_lease_epoch IS DISTINCT FROM OLD.reconcile_lease_epoch AND OLD.reconcile_lease_owner IS NOT NULL THEN \
-        INSERT INTO app.takeovers VALUES (OLD.id, OLD.reconcile_lease_epoch, OLD.reconcile_lease_owner, NEW.reconcile_lease_owner); END IF; \
-      IF NEW.status <> OLD.status AND (OLD.reconcile_lease_owner IS NULL OR OLD.reconcile_lease_until < clock_timestamp() - interval '1 second') THEN \
-        INSERT INTO app.violations VALUES (OLD.id, 'status changed without a claim'); END IF; \
-      RETURN NEW; END $$; \
-    CREATE TRIGGER audit BEFORE UPDATE ON app.payment_requests FOR EACH ROW EXECUTE FUNCTION app.audit()";
-
-fn program(url: &str, role: &str) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_reconciler"));
-    command.args(["--role", role, "--database-url", url]);
-    command.args(["--chain-block-ms", &BLOCK_MS.to_string(), "--chain-latency-ms", "5"]);
-    for (name, _) in
-        std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("PAYMENT_REQUEST_"))
-    {
-        command.env_remove(name);
-    }
-    command
-}
-
-async fn replica(url: &str, worker: &str) -> Program {
-    let mut command = program(url, "reconciler");
-    for (name, value) in [
-        ("ENABLED", "true"),
-        ("POLL_INTERVAL_SECONDS", "0.2"),
-        ("LEASE_SECONDS", LEASE_SECONDS),
-        ("WORKER_ID", worker),
-    ] {
-        command.env(format!("PAYMENT_REQUEST_RECONCILER_{name}"), value);
-    }
-    Program::start("reconciler", &command, "reconciler running as ").await.unwrap()
-}
-
-async fn api(url: &str) -> Program {
-    let mut command = program(url, "api");
-    command.args(["--listen", "127.0.0.1:0"]);
-    Program::start("payments", &command, "payments listening on ").await.unwrap()
-}
-
-async fn connect(url: &str) -> Client {
-    let (client, connection) = tokio_postgres::connect(url, NoTls).await.unwrap();
-    tokio::spawn(connection);
-    client
-}
-
-async fn count(client: &Client, sql: &str) -> i64 {
-    client.query_one(sql, &[]).await.unwrap().get(0)
-}
-
-/// One request under its key, sent until it is answered; each tenth is sent twice. The server may be away at any
-/// moment.
-async fn create(http: &reqwest::Client, url: &str, number: usize) -> (usize, Value) {
-    let body = json!({"amount": number + 1, "expires_in_seconds": EXPIRES_SECONDS});
-    let send = async || {
-        let request = http
-            .post(format!("{url}/payment-requests"))
-            .header("Idempotency-Key", format!("request-{number}"));
-        let answer = request.json(&body).send().await.ok()?;
-        let is_created = answer.status() == 201;
-        let text = answer.text().await.ok()?;
-        is_created.then(|| serde_json::from_str::<Value>(&text).unwrap())
-    };
-    let first = wait_for("a request to be made", PATIENCE, send).await.unwrap();
-    if number.is_multiple_of(10) {
-        let second = wait_for("the same request", PATIENCE, send).await.unwrap();
-        assert_eq!(first, second, "the same key, the same answer");
-    }
-    (number, first)
-}
-
-async fn create_all(url: String, numbers: std::ops::Range<usize>) -> Vec<(usize, Value)> {
-    let http = reqwest::Client::new();
-    let http = &http;
-    let url = &url;
-    stream::iter(numbers).map(|number| create(http, url, number)).buffer_unordered(32).collect().await
-}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn three_replicas_bring_every_payment_to_its_end_exactly_once() {
+    three_replicas(Worker::Rust).await;
+}
+
+/// The same, by 150 lines of Python over the SQL functions.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn three_replicas_in_python_bring_every_payment_to_its_end_exactly_once() {
+    three_replicas(Worker::Python).await;
+}
+
+async fn three_replicas(kind: Worker) {
     let is_full = std::env::var("SOLEHOLD_E2E").is_ok_and(|size| size == "full");
     let requests = if is_full { REQUESTS_FULL } else { REQUESTS };
     let postgres = Postgres::start().await.unwrap();
     let url = postgres.create_database("payments").await.unwrap();
     let began = Instant::now();
     let api = api(&url).await;
-    connect(&url).await.batch_execute(AUDIT).await.unwrap();
-    let (one, two, three) = tokio::join!(replica(&url, "one"), replica(&url, "two"), replica(&url, "three"));
+    let client = connect(&url).await;
+    client.batch_execute(AUDIT).await.unwrap();
+    let functions = Functions::describe(&client, &store::table().unwrap(), None).await.unwrap();
+    functions.apply(&client).await.unwrap();
+    let start = async |worker: &str| replica(kind, &url, &api, worker).await;
+    let (one, two, three) = tokio::join!(start("one"), start("two"), start("three"));
     let first = tokio::spawn(create_all(api.said().to_owned(), 0..requests / 2));
 
     // One is killed in the middle of its work; a new one takes its place, under the same name.
-    let client = connect(&url).await;
     let left_by_one = pause_with_claims(&client, &one, "one").await;
     one.kill9().await.unwrap();
-    let one = replica(&url, "one").await;
+    let one = start("one").await;
     let second = tokio::spawn(create_all(api.said().to_owned(), requests / 2..requests));
     // One sleeps past its lease with claims in its hands, and wakes up to find them gone.
     let left_by_two = pause_with_claims(&client, &two, "two").await;
@@ -150,7 +79,7 @@ async fn three_replicas_bring_every_payment_to_its_end_exactly_once() {
     assert_eq!(created.len(), requests);
     verify(&client, &created).await;
     println!(
-        "reconciler: {requests} requests made in {created_after:.1?}, all at their end after {took:.1?}; three replicas, one killed, one asleep past its lease, PostgreSQL restarted"
+        "{kind:?} reconciler: {requests} requests made in {created_after:.1?}, all at their end after {took:.1?}; three replicas, one killed, one asleep past its lease, PostgreSQL restarted"
     );
     for program in [&one, &two, &three] {
         assert!(program.terminate().await.unwrap().success(), "SIGTERM is a clean end");
@@ -159,79 +88,9 @@ async fn three_replicas_bring_every_payment_to_its_end_exactly_once() {
     let held = "SELECT count(*) FROM app.payment_requests WHERE reconcile_lease_owner IS NOT NULL";
     assert_eq!(count(&client, held).await, 0, "a stop leaves no claims behind");
     api.terminate().await.unwrap();
-    batch_of_100(&client, &url).await;
-}
-
-/// Pauses a replica while it has live claims, and returns them: the id and the epoch of each.
-async fn pause_with_claims(client: &Client, replica: &Program, worker: &str) -> Vec<(String, i64)> {
-    let sql = "SELECT id::text, reconcile_lease_epoch FROM app.payment_requests \
-        WHERE reconcile_lease_owner = $1 AND reconcile_lease_until > clock_timestamp() FOR UPDATE";
-    let held = async || {
-        let rows = client.query(sql, &[&worker]).await.unwrap();
-        rows.iter().map(|row| (row.get(0), row.get(1))).collect::<Vec<(String, i64)>>()
-    };
-    let paused = async || {
-        if held().await.is_empty() {
-            return None;
-        }
-        replica.pause().await.unwrap();
-        // What it had on its way to the database has come through by now, or waits behind our locks no longer.
-        let left = held().await;
-        if left.is_empty() {
-            replica.resume().unwrap();
-        }
-        Some(left).filter(|left| !left.is_empty())
-    };
-    wait_for(&format!("{worker} to be paused with claims"), PATIENCE, paused).await.unwrap()
-}
-
-/// Waits until every claim that a worker left behind has been taken over by another worker, or its work is done.
-async fn taken_over(client: &Client, worker: &str, left: &[(String, i64)]) {
-    let sql = "SELECT count(*) FROM app.takeovers WHERE id = $1::text::uuid AND from_epoch = $2 AND from_owner = $3";
-    for (id, epoch) in left {
-        let is_taken =
-            async || client.query_one(sql, &[id, epoch, &worker]).await.unwrap().get::<_, i64>(0) > 0;
-        wait_for(&format!("{id} to be taken over from {worker}"), PATIENCE, is_taken).await.unwrap();
+    if kind == Worker::Rust {
+        batch_of_100(&client, &url).await;
     }
-    println!("reconciler: {} claims of {worker} were taken over", left.len());
-}
-
-/// Every payment once, in the right state, by a chain of changes without a gap or a fork; no claim was taken that was
-/// not free.
-async fn verify(client: &Client, created: &HashMap<usize, Value>) {
-    let violations = client.query("SELECT what, count(*) FROM app.violations GROUP BY 1", &[]).await.unwrap();
-    let violations: Vec<(String, i64)> = violations.iter().map(|row| (row.get(0), row.get(1))).collect();
-    assert_eq!(violations, []);
-    assert_eq!(count(client, "SELECT count(*) FROM app.payment_requests").await, created.len() as i64);
-    let mut by_id: HashMap<String, Vec<(String, String, i64)>> = HashMap::new();
-    let sql =
-        "SELECT payment_request_id::text, from_status, to_status, epoch FROM app.payment_outbox ORDER BY id";
-    for row in client.query(sql, &[]).await.unwrap() {
-        by_id.entry(row.get(0)).or_default().push((row.get(1), row.get(2), row.get(3)));
-    }
-    let mut takeovers = 0;
-    for row in client.query("SELECT id::text, address, status FROM app.payment_requests", &[]).await.unwrap()
-    {
-        let id: String = row.get(0);
-        let address: String = row.get(1);
-        let status: String = row.get(2);
-        let ends = Fate::of(&address).ends();
-        assert_eq!(status, ends, "{id}");
-        let changes = &by_id[&id];
-        let mut state = "pending".to_owned();
-        let mut last_epoch = 0;
-        for (from, to, epoch) in changes {
-            assert!(*from == state && *epoch > last_epoch, "{id}: {changes:?}");
-            state.clone_from(to);
-            last_epoch = *epoch;
-        }
-        assert_eq!(state, ends, "{id}: {changes:?}");
-        takeovers += last_epoch;
-    }
-    let changes: usize = by_id.values().map(Vec::len).sum();
-    println!(
-        "reconciler: {changes} changes in the outbox, each exactly once; {takeovers} claims; no violation"
-    );
 }
 
 /// 100 requests claimed, observed and transitioned, as one cycle of a reconciler in this process.
