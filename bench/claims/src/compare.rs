@@ -24,6 +24,9 @@ pub struct Options {
     /// Rounds of each; the median counts.
     #[arg(long, default_value_t = 3)]
     rounds: usize,
+    /// Only the crate and its SQL functions.
+    #[arg(long)]
+    only_functions: bool,
     /// The peers too: needs node and npm.
     #[arg(long)]
     peers: bool,
@@ -51,7 +54,8 @@ pub async fn run(options: Options) -> Result<()> {
     let peers = if options.peers { Some(install()?) } else { None };
     let mut results: Vec<(String, Vec<f64>)> = Vec::new();
     for _ in 0..options.rounds {
-        for way in [Way::Ours, Way::HandWritten, Way::HandWrittenBatched] {
+        let ways = [Way::Ours, Way::Functions, Way::HandWritten, Way::HandWrittenBatched];
+        for way in ways.into_iter().filter(|way| !(options.only_functions && way.is_hand_written())) {
             note(&mut results, way.name(), ours(&postgres, &options, way).await?);
         }
         for (name, script, module) in PEERS.iter().filter(|_| peers.is_some()) {
@@ -63,11 +67,18 @@ pub async fn run(options: Options) -> Result<()> {
     let Load { batch, tasks } = options.load;
     println!("{} rows, batches of {batch}, {tasks} tasks, median of {} rounds", options.rows, options.rounds);
     println!("| | rows claimed and completed per second | ours, as a multiple |\n|---|---|---|");
+    // Before the rates are sorted: both of a round.
+    let mut ratios: Vec<f64> = results[1].1.iter().zip(&results[0].1).map(|(one, ours)| one / ours).collect();
     let ours = median(&mut results[0].1);
     for (name, rates) in &mut results {
         let rate = median(rates);
         println!("| {name} | {rate:.0} | {:.1} |", ours / rate);
     }
+    let middle = median(&mut ratios);
+    let (least, most) = (ratios[0], ratios[ratios.len() - 1]);
+    println!(
+        "the functions beside the crate, round by round: {middle:.2} of its rate, {least:.2} to {most:.2}"
+    );
     Ok(())
 }
 

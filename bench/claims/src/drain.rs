@@ -4,16 +4,21 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::{Result, ensure};
 use clap::ValueEnum;
-use solehold_sql::{ClaimOutcome, Claims, Owner, Transition};
-use tokio_postgres::{Client, Statement};
+use solehold_sql::{ClaimOutcome, Claims, Owner, Transition, limits::CLAIMS_AT_ONCE};
+use tokio::sync::Semaphore;
+use tokio_postgres::{Client, Statement, types::Type};
 
 const LEASE: Duration = Duration::from_secs(30);
+/// The turns that `Claims` takes by itself, for the tasks that call the functions.
+static TURNS: Semaphore = Semaphore::const_new(CLAIMS_AT_ONCE);
 
 /// Whose SQL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Way {
     /// Ours.
     Ours,
+    /// The SQL functions, as a program in any language calls them.
+    Functions,
     /// Ours, but a claim always begins at the lower end of the index.
     OursWithoutFloor,
     /// The hand-written SQL: claim by owner and application clock, then one compare-and-set for each row.
@@ -27,6 +32,7 @@ impl Way {
     pub fn name(self) -> &'static str {
         match self {
             Self::Ours => "solehold-sql",
+            Self::Functions => "the SQL functions of solehold-sql",
             Self::OursWithoutFloor => "solehold-sql without its floor",
             Self::HandWritten => "hand-written SQL",
             Self::HandWrittenBatched => "hand-written SQL, transitions batched",
@@ -75,8 +81,39 @@ impl Task {
     pub async fn turn(&self, claims: &Claims, batch: usize) -> Result<usize> {
         match &self.hand_written {
             Some(statements) => self.hand_written_turn(statements, batch).await,
+            None if self.way == Way::Functions => self.functions_turn(batch).await,
             None => self.our_turn(claims, batch).await,
         }
+    }
+
+    /// Not prepared, like those of the crate.
+    async fn functions_turn(&self, batch: usize) -> Result<usize> {
+        let owner = self.owner.as_str();
+        let claim = "SELECT claim_id, claim_epoch, payload FROM app.jobs_claim($1, $2, $3)";
+        let limit = batch as i32;
+        let seconds = LEASE.as_secs_f64();
+        let asked = [(&owner as _, Type::TEXT), (&limit as _, Type::INT4), (&seconds as _, Type::FLOAT8)];
+        let turn = TURNS.acquire().await?;
+        let rows = self.client.query_typed(claim, &asked).await?;
+        drop(turn);
+        let ids: Vec<i64> = rows.iter().map(|row| row.get(0)).collect();
+        let epochs: Vec<i64> = rows.iter().map(|row| row.get(1)).collect();
+        let froms = vec!["pending"; rows.len()];
+        let tos = vec!["confirmed"; rows.len()];
+        let complete = "SELECT id, outcome FROM app.jobs_complete_all($1, $2, $3, $4, $5)";
+        let numbers = Type::INT8_ARRAY;
+        let texts = Type::TEXT_ARRAY;
+        let asked = [
+            (&owner as _, Type::TEXT),
+            (&ids as _, numbers.clone()),
+            (&epochs as _, numbers),
+            (&froms as _, texts.clone()),
+            (&tos as _, texts),
+        ];
+        let outcomes = self.client.query_typed(complete, &asked).await?;
+        let is_done = outcomes.iter().all(|row| row.get::<_, &str>(1) == "done");
+        ensure!(is_done && outcomes.len() == rows.len(), "a claim was lost: {outcomes:?}");
+        Ok(rows.len())
     }
 
     async fn our_turn(&self, claims: &Claims, batch: usize) -> Result<usize> {

@@ -1,7 +1,7 @@
 //! The table that is drained.
 
 use anyhow::Result;
-use solehold_sql::{ClaimTable, Claims, migrations};
+use solehold_sql::{ClaimTable, Claims, functions::Functions, migrations};
 use tokio_postgres::{Client, NoTls};
 
 const TABLE: &str = "CREATE SCHEMA IF NOT EXISTS app; DROP TABLE IF EXISTS app.jobs; \
@@ -33,7 +33,9 @@ pub async fn prepare(client: &Client, rows: i64, is_hand_written: bool) -> Resul
     if is_hand_written {
         client.batch_execute(HAND_WRITTEN).await?;
     } else {
-        migrations::apply(client, claims()?.table()).await?;
+        let claims = claims()?;
+        migrations::apply(client, claims.table()).await?;
+        Functions::describe(client, claims.table(), None).await?.apply(client).await?;
     }
     fill(client, rows).await?;
     client.batch_execute("VACUUM ANALYZE app.jobs").await?;
