@@ -75,7 +75,8 @@ pub async fn run(options: Options) -> Result<()> {
         println!("| {name} | {rate:.0} | {:.1} |", ours / rate);
     }
     let middle = median(&mut ratios);
-    let (least, most) = (ratios[0], ratios[ratios.len() - 1]);
+    let least = ratios[0];
+    let most = ratios[ratios.len() - 1];
     println!(
         "the functions beside the crate, round by round: {middle:.2} of its rate, {least:.2} to {most:.2}"
     );

@@ -20,8 +20,8 @@
 //!
 //! [`ClaimTable`] describes a table, [`migrations`] prepares it, [`Claims`] claims, [`reconciler`] is the worker's
 //! loop, [`inbox`] makes commands idempotent, [`fenced`] refuses writes under an old token, and [`partitions`] keeps
-//! the position of a topic's consumer beside the effects of its messages. [`functions`] makes SQL functions of the claims,
-//! for programs in other languages.
+//! the position of a topic's consumer beside the effects of its messages. [`functions`] makes SQL functions of the
+//! claims, for programs in other languages.
 //!
 //! ```
 //! use solehold_sql::{ClaimTable, Claims};

@@ -103,7 +103,8 @@ pub async fn extend_release_defer_and_bury_need_the_proof_too<D: Driver>() {
     let old = proofs(&case.claim(1, "a").await);
     case.run_out().await;
     let new = case.claim_when_there(1, "b").await.remove(0);
-    let (driver, client) = (&case.driver, &case.client);
+    let driver = &case.driver;
+    let client = &case.client;
     let expected = [taken(Some("b"), 2)];
     let second = Duration::from_secs(1);
     assert_eq!(driver.extend(client, &old, LONG).await.unwrap(), expected);

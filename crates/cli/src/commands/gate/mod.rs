@@ -32,7 +32,7 @@ pub enum GateCommand {
     /// Print SQL that makes a PostgreSQL table reject writes under an old token, for applications in any language
     #[cfg(feature = "postgres")]
     #[command(after_help = sql::AFTER_HELP)]
-    Sql(sql::SqlArgs),
+    Sql(sql::GateSqlArgs),
     #[cfg(not(feature = "postgres"))]
     #[command(hide = true)]
     Sql(super::not_built::NotBuilt),

@@ -26,7 +26,7 @@ Examples:
 The SQL may be applied again. At its end, comments show how to write from then on.";
 
 #[derive(Debug, Args)]
-pub struct SqlArgs {
+pub struct GateSqlArgs {
     /// How writes are checked
     #[arg(long, value_enum, default_value_t = Form::Trigger)]
     form: Form,
@@ -73,7 +73,7 @@ impl Form {
     }
 }
 
-pub fn run(args: &SqlArgs, global: &GlobalArgs) -> CommandResult {
+pub fn run(args: &GateSqlArgs, global: &GlobalArgs) -> CommandResult {
     args.check()?;
     let sql = match args.form {
         Form::Trigger => args.trigger()?,
@@ -83,7 +83,7 @@ pub fn run(args: &SqlArgs, global: &GlobalArgs) -> CommandResult {
     output::show(global, &json!({ "form": args.form.name(), "sql": sql }), || sql)
 }
 
-impl SqlArgs {
+impl GateSqlArgs {
     /// An option that this form does not read is a mistake, not something to pass over.
     fn check(&self) -> CommandResult {
         let given = [
