@@ -128,7 +128,9 @@ impl Batch<'_> {
             };
             let verdict = self.judge(&[arrival]).await?.pop();
             let (state, reason) = match verdict {
-                Some(Verdict::Dead(reason)) => (DeadLetterState::Dead, bounded(&reason)),
+                Some(Verdict::Dead(reason) | Verdict::NoSuchJob(reason)) => {
+                    (DeadLetterState::Dead, bounded(&reason))
+                }
                 _ => (DeadLetterState::Redriven, letter.reason.clone()),
             };
             self.store.settle_dead_letter(self.client, letter, state, &reason, self.now_ms).await?;

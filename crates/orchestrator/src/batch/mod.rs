@@ -8,7 +8,10 @@
 //!   write   jobs, stages, outbox, dead letters, and mail to other partitions
 //! ```
 
+mod arrival;
 mod mail;
+
+pub(crate) use self::arrival::Arrival;
 
 use std::{
     collections::{HashMap, HashSet},
@@ -52,25 +55,22 @@ pub struct Tally {
     pub finished: Vec<(JobState, i64)>,
 }
 
-/// A message before it is judged.
-#[derive(Debug, Clone)]
-pub(crate) struct Arrival {
-    pub position: i64,
-    pub key: String,
-    pub payload: Option<Vec<u8>>,
-    /// Distinguishes it from another message at its position.
-    pub digest: i64,
-    /// The generation of its topic if it is a dead letter already; otherwise it is of the present one.
-    pub generation: Option<i64>,
-    /// The command, or why it is invalid.
-    pub command: Result<Command, String>,
+/// What becomes of a message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    Taken,
+    /// It had taken effect before.
+    Duplicate,
+    /// It waits behind a dead letter of its key.
+    Parked,
+    /// It is a dead letter, for this reason.
+    Dead(String),
+    /// It is a dead letter, for this reason: its job is unknown.
+    NoSuchJob(String),
 }
 
-enum Verdict {
-    Taken,
-    Duplicate,
-    Dead(String),
-}
+/// The offsets of messages, and what becomes of them.
+pub(crate) type Judged = Vec<(i64, Verdict)>;
 
 /// A job before and after the batch.
 struct Entry {
@@ -187,20 +187,21 @@ impl<'a> Batch<'a> {
     }
 
     /// Takes messages, in the order of their positions.
-    pub(crate) async fn take(&mut self, arrivals: Vec<Arrival>) -> Result<(), Error> {
+    pub(crate) async fn take(&mut self, arrivals: Vec<Arrival>) -> Result<Judged, Error> {
+        let mut judged = Vec::with_capacity(arrivals.len());
         let mut rest = arrivals;
         while !rest.is_empty() {
             // Each key once: a command may depend on the one before it.
             let mut keys = HashSet::new();
             let (now, later): (Vec<_>, Vec<_>) =
                 rest.into_iter().partition(|arrival| keys.insert(arrival.key.clone()));
-            self.take_distinct(now).await?;
+            self.take_distinct(now, &mut judged).await?;
             rest = later;
         }
-        Ok(())
+        Ok(judged)
     }
 
-    async fn take_distinct(&mut self, arrivals: Vec<Arrival>) -> Result<(), Error> {
+    async fn take_distinct(&mut self, arrivals: Vec<Arrival>, judged: &mut Judged) -> Result<(), Error> {
         let positions: Vec<i64> = arrivals.iter().map(|arrival| arrival.position).collect();
         let keys: Vec<&str> = arrivals.iter().map(|arrival| arrival.key.as_str()).collect();
         let mut known =
@@ -209,18 +210,22 @@ impl<'a> Batch<'a> {
         let arrivals = self.without_dead_letters(arrivals, &known.dead_letters).await?;
         let (parked, free): (Vec<_>, Vec<_>) =
             arrivals.into_iter().partition(|arrival| known.parked.contains(&arrival.key));
-        self.park(parked).await?;
+        let mut judged_now = self.park(parked).await?;
         let verdicts = self.judge(&free).await?;
         for (arrival, verdict) in free.into_iter().zip(verdicts) {
-            match verdict {
+            let position = arrival.position;
+            match &verdict {
                 Verdict::Taken => self.tally.commands += 1,
                 Verdict::Duplicate => self.tally.duplicates += 1,
-                Verdict::Dead(reason) => {
+                Verdict::Parked => self.tally.parked += 1,
+                Verdict::Dead(reason) | Verdict::NoSuchJob(reason) => {
                     self.tally.dead += 1;
-                    self.keep(arrival, DeadLetterState::Dead, &reason).await?;
+                    self.keep(arrival, DeadLetterState::Dead, reason).await?;
                 }
             }
+            judged_now.push((position, verdict));
         }
+        judged.append(&mut judged_now);
         Ok(())
     }
 
@@ -303,10 +308,7 @@ impl<'a> Batch<'a> {
         let mut names = Vec::new();
         let mut reasons = Vec::new();
         for (arrival, verdict) in arrivals.iter().zip(verdicts) {
-            if let (Ok(command), Verdict::Dead(reason)) = (&arrival.command, verdict)
-                && command.kind != CommandKind::Create
-                && !self.jobs.contains_key(&command.job_id)
-            {
+            if let (Ok(command), Verdict::NoSuchJob(reason)) = (&arrival.command, verdict) {
                 names.push(ImportedMark::name_of_job(&command.job_id));
                 reasons.push(reason);
             }
@@ -320,21 +322,25 @@ impl<'a> Batch<'a> {
     }
 
     /// Parks commands that have not taken effect before.
-    async fn park(&mut self, arrivals: Vec<Arrival>) -> Result<(), Error> {
+    async fn park(&mut self, arrivals: Vec<Arrival>) -> Result<Judged, Error> {
         let marks: Vec<Mark> = arrivals.iter().filter_map(|arrival| self.mark(arrival)).collect();
         let mut seen = self.seen(&marks).await?;
         seen.extend(self.seen_by_former_names(&arrivals).await?);
         seen.extend(self.seen_by_import(&arrivals).await?);
+        let mut judged = Vec::with_capacity(arrivals.len());
         for arrival in arrivals {
-            if seen.contains(&arrival.position) {
+            let position = arrival.position;
+            if seen.contains(&position) {
                 self.tally.duplicates += 1;
+                judged.push((position, Verdict::Duplicate));
                 continue;
             }
             self.tally.parked += 1;
             let reason = "an earlier command of the same key is a dead letter";
             self.keep(arrival, DeadLetterState::Parked, reason).await?;
+            judged.push((position, Verdict::Parked));
         }
-        Ok(())
+        Ok(judged)
     }
 
     /// Keeps a message as a dead letter.
@@ -395,7 +401,7 @@ impl<'a> Batch<'a> {
                     Verdict::Dead(format!("{:?} is too long for an inbox mark", command.name()))
                 }
             };
-            if let Verdict::Dead(_) = &verdict
+            if let Verdict::Dead(_) | Verdict::NoSuchJob(_) = &verdict
                 && is_new(&arrival)
             {
                 rejected.extend(self.mark(arrival));
@@ -411,10 +417,12 @@ impl<'a> Batch<'a> {
         // An existing job ignores a CREATE, whichever partition it belongs to.
         let home = self.home_of(&command.job_id).filter(|_| command.kind != CommandKind::Create);
         let Some(home) = home.filter(|home| *home != self.partition()) else {
-            let applied = self.carry_out(command);
-            return Ok(
-                applied.map_or_else(|rejection| Verdict::Dead(rejection.to_string()), |()| Verdict::Taken)
-            );
+            let is_unknown = command.kind != CommandKind::Create && !self.jobs.contains_key(&command.job_id);
+            return Ok(match self.carry_out(command) {
+                Ok(()) => Verdict::Taken,
+                Err(Rejection(reason)) if is_unknown => Verdict::NoSuchJob(reason),
+                Err(Rejection(reason)) => Verdict::Dead(reason),
+            });
         };
         if let Some(Rejection(reason)) = self.mismatch(command) {
             return Ok(Verdict::Dead(reason));

@@ -7,7 +7,7 @@ use solehold_sql::{Error, partitions::Tenure};
 use super::PartitionOwner;
 use crate::{
     batch::{Arrival, Tally},
-    model::{command::Command, limits},
+    model::command::Command,
     orchestrator::Orchestrator,
 };
 
@@ -28,13 +28,8 @@ impl Handler for Orchestrator {
     ) -> Result<Tally, Error> {
         let client = tokio_postgres::GenericClient::client(&**transaction);
         let mut batch = self.batch(client, tenure).await?;
-        let arrivals = done.iter().map(|done| Arrival {
-            position: done.message.offset,
-            key: key_of(&done.message),
-            payload: done.message.payload.as_ref().map(|payload| payload.to_vec()),
-            digest: done.message.digest(),
-            generation: None,
-            command: done.effect.clone().map_err(|failure| failure.to_string()),
+        let arrivals = done.iter().map(|done| {
+            Arrival::of(&done.message, done.effect.clone().map_err(|failure| failure.to_string()))
         });
         batch.take(arrivals.collect()).await?;
         batch.write().await
@@ -47,15 +42,4 @@ impl Handler for Orchestrator {
     async fn attend(&self, tenure: Tenure, leaving: Leaving) {
         PartitionOwner::new(self, &tenure).run(leaving).await;
     }
-}
-
-/// The key of a message as text that fits into an index. PostgreSQL stores no zero characters.
-fn key_of(message: &Message) -> String {
-    let key = message.key.as_deref().unwrap_or_default();
-    let text = String::from_utf8_lossy(key).replace('\0', "\u{fffd}");
-    if text.len() <= limits::KEY_BYTES_MAX {
-        return text;
-    }
-    let kept: String = text.chars().take(limits::KEY_CHARS_KEPT).collect();
-    format!("{kept}... ({} bytes)", key.len())
 }
