@@ -22,6 +22,7 @@ pub mod lane;
 mod leases;
 mod member;
 mod metrics;
+mod observer;
 mod poll;
 mod security;
 mod settings;
@@ -35,6 +36,7 @@ pub use identity::{Identity, IdentityError, identify};
 pub use leases::PARTITION_KIND;
 pub use member::Member;
 pub use metrics::{ConsumerMetrics, NotReady, PartitionMetrics};
+pub use observer::{Observer, ObserverError};
 pub use security::{Mechanism, Sasl, Tls, given};
 pub use settings::{
     Begin, Brokers, BrokersError, ConsumerSettings, LostMessages, PartitionAssignment, Properties,
