@@ -28,7 +28,7 @@ exits! {
     Done 0 "done";
     Failed 1 "failed for another reason than those below";
     Usage 2 "bad usage or configuration; nothing was done";
-    Refused 3 "refused: held, held back, lost, not yours, in use, not empty, ...; nothing was done";
+    Refused 3 "refused: held, held back, lost, not yours, in use, not empty, differs, ...; nothing was done";
     NotFound 4 "not found: no such lease, resource, runner, session or key";
     Unavailable 5 "unavailable or unknown: server, store, port or data folder; try again";
     Unauthorized 6 "no valid key, or one that may not do this";

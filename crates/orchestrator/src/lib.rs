@@ -57,7 +57,10 @@ pub use metrics::Metrics;
 pub use operations::{
     anew::begin_anew,
     check::check,
-    cutover::{ExportedMarks, ImportedMarks, MarkOrders, SkippedKey, drain, export_marks, import_marks},
+    cutover::{
+        Difference, DifferenceKind, ExportedMarks, ImportedMarks, MarkOrders, ShadowEnd, ShadowOrders,
+        ShadowReport, SkippedKey, drain, export_marks, import_marks, shadow,
+    },
     run::run,
 };
 pub use orchestrator::{Orchestrator, Parts};

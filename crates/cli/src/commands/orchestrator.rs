@@ -1,12 +1,16 @@
 //! `solehold orchestrator`: runs jobs of several stages.
 
-use std::{path::PathBuf, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use clap::{Args, Subcommand};
+use serde_json::json;
 use solehold_api::problem::ErrorCode;
 use solehold_orchestrator::{
-    self as orchestrator, BegunAnew, ExportedMarks, Flags, ImportedMarks, MarkOrders, RemainingWork,
-    RunError, SkippedKey,
+    self as orchestrator, BegunAnew, Difference, ExportedMarks, Flags, ImportedMarks, MarkOrders,
+    RemainingWork, RunError, ShadowOrders, ShadowReport, SkippedKey,
 };
 
 use solehold_process::manager::{self, ServiceManager};
@@ -16,7 +20,7 @@ use crate::{
     client::ServerArgs,
     error::{CommandError, CommandResult},
     global::GlobalArgs,
-    output,
+    human, output,
 };
 
 #[derive(Debug, Args)]
@@ -46,6 +50,32 @@ enum Other {
         /// Do so even if the topic is, or may be, the same: its commands are consumed again
         #[arg(long)]
         force: bool,
+    },
+    /// Decide what another system has processed, without any effect, and show where it would differ
+    ///
+    /// Before moving over from a hand-written consumer: reads the commands below the offsets that its consumer group
+    /// has committed, decides each as the orchestrator would, and compares that with the marks in its Redis. It does
+    /// not join the group, commits no offsets and sends no tasks. Decisions are made in the schema SCHEMA_shadow, which
+    /// is dropped at the end. Runs until it is interrupted, unless --until-caught-up or --for is given. Exits with 3 if
+    /// there are differences. See docs/guides/moving-over.md.
+    Shadow {
+        #[command(flatten)]
+        former: FormerArgs,
+        /// How long the other system keeps its keys
+        #[arg(long, value_name = "TIME", default_value = "7days", value_parser = humantime::parse_duration)]
+        ttl: Duration,
+        /// Begin this many commands before the committed offset of each partition, instead of with the first
+        #[arg(long, value_name = "N")]
+        last: Option<u64>,
+        /// End when everything was compared that was committed at the start
+        #[arg(long)]
+        until_caught_up: bool,
+        /// End after this time
+        #[arg(long = "for", value_name = "TIME", value_parser = humantime::parse_duration)]
+        within: Option<Duration>,
+        /// End after this many commands
+        #[arg(long, value_name = "N", default_value = "1000000", value_parser = clap::value_parser!(u64).range(1..))]
+        commands_max: u64,
     },
     /// Import the marks of processed commands from another system's Redis
     ///
@@ -78,8 +108,9 @@ enum Other {
     },
 }
 
+/// The other system, and what is to take its place.
 #[derive(Debug, Args)]
-struct KeyArgs {
+struct FormerArgs {
     /// The configuration file of the orchestrator
     #[arg(long, value_name = "FILE")]
     config: PathBuf,
@@ -89,6 +120,12 @@ struct KeyArgs {
     /// The form of its keys, with the placeholders {job_id}, {command_id} and {type}
     #[arg(long, value_name = "FORM", default_value = "job:processed:{job_id}")]
     pattern: String,
+}
+
+#[derive(Debug, Args)]
+struct KeyArgs {
+    #[command(flatten)]
+    former: FormerArgs,
     /// Count only; write nothing
     #[arg(long)]
     dry_run: bool,
@@ -96,7 +133,7 @@ struct KeyArgs {
 
 impl KeyArgs {
     fn orders(self) -> (PathBuf, MarkOrders) {
-        let Self { config, redis, pattern, dry_run } = self;
+        let Self { former: FormerArgs { config, redis, pattern }, dry_run } = self;
         (config, MarkOrders { redis, pattern, dry_run })
     }
 }
@@ -126,6 +163,12 @@ pub async fn run(args: OrchestratorArgs, server: &ServerArgs, global: &GlobalArg
                      kept letters of the former topic: {dead} dead, {parked} parked; `solehold job letters` lists them"
                 )
             });
+        }
+        Some(Other::Shadow { former, ttl, last, until_caught_up, within, commands_max }) => {
+            quiet()?;
+            let FormerArgs { config, redis, pattern } = former;
+            let orders = ShadowOrders { redis, pattern, ttl, last, until_caught_up, within, commands_max };
+            return shadow(&config, flags, orders, global).await;
         }
         Some(Other::ImportMarks { keys }) => {
             quiet()?;
@@ -204,6 +247,39 @@ fn ending() -> Result<impl Future<Output = ()>, CommandError> {
         std::process::exit(crate::exit::Exit::Interrupted.code().into());
     });
     Ok(async move { drop(ending.await) })
+}
+
+/// Shows each difference when it is found, and then the counts.
+async fn shadow(config: &Path, flags: Flags, orders: ShadowOrders, global: &GlobalArgs) -> CommandResult {
+    let show = |difference: &Difference| {
+        let shown = if global.json {
+            output::json_line(difference)
+        } else {
+            output::line(human::one_line(&difference.to_string()))
+        };
+        if let Err(error) = shown {
+            output::note(error.message);
+        }
+    };
+    let say = |line: &str| output::note(line);
+    let done = orchestrator::shadow(config, flags, orders, show, say, ending()?).await;
+    let done = done.map_err(command_error)?;
+    let ShadowReport { compared, undecided, tasks_not_sent, not_passed, .. } = &done;
+    let differ = done.differ();
+    output::show(global, &json!({ "summary": &done }), || {
+        let kinds = done.differences.iter().map(|(kind, count)| format!("{} {count}", kind.name()));
+        let kinds = kinds.collect::<Vec<_>>().join(", ");
+        let kinds = if kinds.is_empty() { String::new() } else { format!(" ({kinds})") };
+        format!(
+            "compared {compared} commands: {differ} differ{kinds}, {undecided} cannot be compared\n\
+             tasks not sent: {tasks_not_sent}; commands that the other system has not passed: {not_passed}"
+        )
+    })?;
+    if differ == 0 {
+        return Ok(());
+    }
+    let message = format!("the orchestrator would differ from the other system in {differ} commands");
+    Err(CommandError::new(ErrorCode::Conflict, message))
 }
 
 fn show_import(done: &ImportedMarks, global: &GlobalArgs) -> CommandResult {

@@ -24,7 +24,7 @@ const CONNECT_WITHIN: Duration = Duration::from_secs(10);
 /// The pause between two attempts to reach the database at the start.
 const TRY_EVERY: Duration = Duration::from_millis(500);
 
-fn pool(settings: &PostgresSettings) -> Result<(Pool, Target), RunError> {
+pub(super) fn pool(settings: &PostgresSettings) -> Result<(Pool, Target), RunError> {
     let mut target: Target = settings
         .url
         .expose_secret()

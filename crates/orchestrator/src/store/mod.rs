@@ -21,6 +21,7 @@ mod old_jobs;
 mod outbox;
 mod read;
 mod rows;
+mod shadow;
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -33,6 +34,7 @@ pub(crate) use self::{
     dead_letters::KnownDeadLetter,
     floor::{Floor, FullReads},
     outbox::{EVENTS, LETTERS},
+    shadow::{ShadowSchema, create_shadow, drop_shadow},
 };
 pub use self::{
     dead_letters::{BegunAnew, DeadLetter, DeadLetterId, DeadLetterState, InvalidDeadLetterId},

@@ -36,15 +36,20 @@ async fn jobs_move_over_from_a_system_with_marks_in_redis_and_back() -> Result<(
 }
 
 async fn what_cannot_be_read_is_refused(world: &World, keys: &Keys) -> Result<()> {
-    let import = format!("orchestrator import-marks --config {}", world.own_file());
     let url = keys.url(0);
-    for (arguments, code, told) in [
-        (format!("--redis {url} --pattern done:{{offset}}"), 2, "does not identify a command"),
-        (format!("--redis {url} --pattern done"), 2, "--pattern: \"done\" identifies no command"),
-        ("--redis http://127.0.0.1:1".to_owned(), 2, "--redis, as in redis://HOST:PORT/DATABASE"),
-        ("--redis redis://127.0.0.1:1".to_owned(), 5, "Redis: "),
-    ] {
-        let (found, line, _) = world.refused(&format!("{import} {arguments}")).await?;
+    for (command, (arguments, code, told)) in
+        ["import-marks", "shadow --until-caught-up"].iter().flat_map(|command| {
+            [
+                (format!("--redis {url} --pattern done:{{offset}}"), 2, "does not identify a command"),
+                (format!("--redis {url} --pattern done"), 2, "--pattern: \"done\" identifies no command"),
+                ("--redis http://127.0.0.1:1".to_owned(), 2, "--redis, as in redis://HOST:PORT/DATABASE"),
+                ("--redis redis://127.0.0.1:1".to_owned(), 5, "Redis: "),
+            ]
+            .map(|case| (command, case))
+        })
+    {
+        let ordered = format!("orchestrator {command} --config {} {arguments}", world.own_file());
+        let (found, line, _) = world.refused(&ordered).await?;
         assert_eq!((found, line.contains(told)), (code, true), "{line}");
     }
     Ok(())

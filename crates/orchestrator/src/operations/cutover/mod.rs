@@ -1,6 +1,7 @@
 //! Moving over from a hand-written consumer that keeps its marks in Redis (the former system), and back to it.
 //!
 //! ```text
+//!   before  shadow: decides without effect, and compares with what the former system did
 //!   there   import-marks: keys of the former system ──> marks in the inbox, in a scope of their own
 //!   back    export-marks: marks in the inbox ──> keys of the former system
 //!           drain: finishes the running jobs without consuming commands
@@ -12,6 +13,7 @@
 mod drain;
 mod export;
 mod import;
+mod shadow;
 mod template;
 
 use std::time::Duration;
@@ -25,6 +27,7 @@ pub use self::{
     drain::drain,
     export::{ExportedMarks, export_marks},
     import::{ImportedMarks, SkippedKey, import_marks},
+    shadow::{Difference, DifferenceKind, ShadowEnd, ShadowOrders, ShadowReport, shadow},
 };
 
 /// The keys of the former system.

@@ -102,6 +102,12 @@ impl Mapping {
         Ok(Command { job_id, key, labels, kind, input, command_id })
     }
 
+    /// The job of a message, even if it is no valid command.
+    pub fn job_of(&self, payload: &[u8]) -> Option<String> {
+        let message = serde_json::from_slice(payload).ok()?;
+        id("job_id", &self.job_id, &message).ok().flatten()
+    }
+
     fn kind(&self, message: &Value) -> Result<CommandKind, Rejection> {
         let KindMapping { place, values } = &self.kind;
         let said = match place.path.find(message) {
