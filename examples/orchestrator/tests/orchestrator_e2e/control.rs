@@ -9,46 +9,45 @@ use solehold_testkit::{Kafka, Program, Redis, python, wait_for};
 
 use crate::broker::{PATIENCE, api_version, client};
 
-struct Control {
-    kafka: Kafka,
-    redis: Redis,
-    topic: String,
+pub struct Control {
+    pub kafka: Kafka,
+    pub redis: Redis,
+    pub topic: String,
     producer: FutureProducer,
 }
 
 impl Control {
-    async fn new() -> Result<Self> {
+    pub async fn new() -> Result<Self> {
         let (kafka, redis) = tokio::try_join!(Kafka::start(), Redis::start())?;
         let topic = kafka.create_topic("commands", 1).await?;
         let producer = client(&kafka).set("acks", "all").create()?;
         Ok(Self { kafka, redis, topic, producer })
     }
 
-    async fn start(&self, more: &[&str]) -> Result<Program> {
+    pub async fn start(&self, more: &[&str]) -> Result<Program> {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("control/check_work_mark.py");
         let mut command = Command::new(python("peers")?);
         command.args(["-W", "ignore"]).arg(script);
         command.args(["--brokers", self.kafka.address(), "--topic", &self.topic]);
         command.args(["--api-version", api_version(&self.kafka)]);
-        command.args([
-            "--redis",
-            &format!("redis://{}/0", self.redis.address()),
-            "--session-timeout-ms",
-            "3000",
-        ]);
+        command.args(["--redis", &self.redis_url(), "--session-timeout-ms", "3000"]);
         command.args(more);
         Program::start("check-work-mark", &command, "ready").await
     }
 
-    async fn send(&self, command: &str, job: &str) -> Result<()> {
+    pub async fn send(&self, command: &str, job: &str) -> Result<()> {
         let payload = json!({ "job_id": job, "command": command }).to_string();
         let record = FutureRecord::to(&self.topic).key(job).payload(&payload);
         self.producer.send(record, PATIENCE).await.map_err(|(error, _)| error)?;
         Ok(())
     }
 
-    async fn ask<T: redis::FromRedisValue>(&self, command: &[&str]) -> Result<T> {
-        let client = redis::Client::open(format!("redis://{}/0", self.redis.address()))?;
+    pub fn redis_url(&self) -> String {
+        format!("redis://{}/0", self.redis.address())
+    }
+
+    pub async fn ask<T: redis::FromRedisValue>(&self, command: &[&str]) -> Result<T> {
+        let client = redis::Client::open(self.redis_url())?;
         let mut connection = client.get_multiplexed_async_connection().await?;
         let mut asking = redis::cmd(command[0]);
         asking.arg(&command[1..]);
@@ -61,11 +60,11 @@ impl Control {
     }
 
     /// Lets those go on that are held.
-    async fn release(&self) -> Result<()> {
+    pub async fn release(&self) -> Result<()> {
         self.ask(&["SET", "go", "1"]).await
     }
 
-    async fn is_done(&self, what: &[&str]) -> Result<()> {
+    pub async fn is_done(&self, what: &[&str]) -> Result<()> {
         let waiting = wait_for("the loop to have done its work", PATIENCE, async || {
             self.done().await.is_ok_and(|done| done.len() >= what.len())
         });
@@ -76,7 +75,7 @@ impl Control {
     }
 }
 
-async fn says(program: &Program, words: &str) -> Result<()> {
+pub async fn says(program: &Program, words: &str) -> Result<()> {
     wait_for(&format!("the loop to say {words:?}"), PATIENCE, async || program.logs().contains(words))
         .await
         .with_context(|| program.logs())

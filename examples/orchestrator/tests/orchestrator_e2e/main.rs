@@ -10,6 +10,7 @@ mod control;
 mod faults;
 mod line;
 mod moving;
+mod shadow;
 mod takeover;
 mod world;
 

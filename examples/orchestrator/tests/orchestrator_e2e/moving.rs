@@ -240,7 +240,7 @@ impl Move {
     /// A command of the operator's, and what it says.
     async fn operate(&self, what: &str) -> Result<Value> {
         let mut command = tokio::process::Command::new(Solehold::binary()?);
-        command.args(["orchestrator", what, "--json", "--redis", &self.redis_url()]);
+        command.arg("orchestrator").args(what.split(' ')).args(["--json", "--redis", &self.redis_url()]);
         let output = command.args(["--config", &self.config("operator")?]).output().await?;
         ensure!(output.status.success(), "{what}: {}", String::from_utf8_lossy(&output.stderr));
         Ok(serde_json::from_slice(&output.stdout)?)
@@ -291,6 +291,9 @@ impl Move {
         let pods = [self.other(&[]).await?, self.other(&[]).await?];
         let has_done = async || Ok(self.ask::<i64>(&["LLEN", "tasks"]).await? >= EACH);
         self.until("the other system to work", has_done).await?;
+        // It does what the orchestrator would do, and the shadow does not disturb it.
+        let shadowed = self.operate("shadow --until-caught-up").await?;
+        ensure!(shadowed["summary"]["compared"].as_i64() >= Some(EACH / 2), "{shadowed}");
         for pod in &pods {
             pod.terminate().await?;
         }
