@@ -243,7 +243,8 @@ function another(other: string, retryAfterMs: number | undefined, config: Checke
   const when = retryAfterMs === undefined ? "" : ` (if it has died, it is forgotten in ${seconds} s)`;
   const remedy = config.enabled
     ? "nothing would keep the two from working on one session at once; set " +
-      "cluster.session_locks.enabled on all of them, or cluster.allow_multiple_gateways if that is as it should be"
+      "cluster.session_locks.enabled on all of them, or cluster.allow_multiple_gateways if that is " +
+      "as it should be"
     : "stop it, or set cluster.enabled and cluster.session_locks.enabled on all of them";
   const text = `gateway ${other} runs on this store already${when}: ${remedy}`;
   return new AnotherGateway(text, { holder: other, retryAfterMs });
