@@ -150,6 +150,23 @@ class Connections(Case):
         self.assertEqual(self.connections, 3)
         await transport.close()
 
+    async def test_one_that_may_be_closed_takes_no_request_that_is_sent_only_once(self) -> None:
+        seen: list[bytes] = []
+
+        async def once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            seen.append(await read_request(reader))
+            writer.write(answer(b"{}"))
+            await writer.drain()
+            seen.append(await read_request(reader))  # and closes without an answer
+
+        transport = HttpTransport()
+        server = await self.serve(once)
+        await transport.send(server, Request("GET", "/", None, 5.0))
+        posted = Request("POST", "/", b"{}", 5.0, repeatable=False)
+        self.assertEqual((await transport.send(server, posted)).status, 200)
+        self.assertEqual([request[:4] for request in seen], [b"GET ", b"POST"])
+        await transport.close()
+
     async def test_one_whose_request_was_cancelled_is_not_used_again(self) -> None:
         gates = [asyncio.Event(), asyncio.Event()]
         gates[1].set()

@@ -90,6 +90,20 @@ class Keeping(Case, unittest.IsolatedAsyncioTestCase):
             self.assertEqual((await self.losses.get()).code, "session_superseded")
             self.assertTrue(twin.is_live())
 
+    async def test_one_that_comes_back_late_does_not_end_its_successor(self) -> None:
+        keeping = self.keep("twin", ttl=2.0)
+        session = await self.sessions.get()
+        await self.guards.get()
+        stop_heartbeats(session)  # so that it does not hear of the successor
+        async with Session.open(self.client, "twin", ttl=30.0) as twin:
+            with self.assertRaises(Lost) as lost:
+                await asyncio.wait_for(keeping, 60.0)
+            self.assertEqual((await self.losses.get()).why, "deadline")
+            self.assertEqual(lost.exception.code, "session_superseded")
+            self.assertTrue(twin.is_live())
+            async with twin.acquire("scene", "hall", timeout=30):
+                pass  # the server agrees
+
     async def test_an_error_of_the_work_is_raised_and_closes_the_session(self) -> None:
         opened: list[Session] = []
 

@@ -119,7 +119,7 @@ class Channel:
     def _request(self, call: Call, timeout: float) -> Request:
         body = None if call.body is None else wire.encode(call.body)
         join = "" if not self._query else "&" if "?" in call.path else "?"
-        return Request(call.method, call.path + join + self._query, body, timeout, call.opens)
+        return Request(call.method, call.path + join + self._query, body, timeout, call.opens, call.repeatable)
 
     async def _ask(
         self, call: Call, once: Callable[[Server], Awaitable[T]], until: float, doubts: Doubts, beside: int = 0

@@ -161,6 +161,7 @@ class Client:
         *,
         ttl: float,
         replace: str | None = None,
+        follows: str | None = None,
         metrics: Mapping[str, Json] | None = None,
         until: float | None = None,
     ) -> tuple[float, SessionView]:
@@ -168,8 +169,13 @@ class Client:
 
         A repeat finds the session that a lost answer was about, by its id. A client that remembers the store's history
         shows it before anything is asked for: a store that was set back hears of it first.
+
+        `follows` is the last session of the process that comes back: it is refused if the holder has another live one
+        by now (rule 13).
         """
-        body = _said(holder=holder, ttl_ms=round(ttl * 1000), replace=replace, metrics=_copy(metrics))
+        body = _said(
+            holder=holder, ttl_ms=round(ttl * 1000), replace=replace, follows=follows, metrics=_copy(metrics)
+        )
         session_id = str(uuid.UUID(int=self.rng.getrandbits(128), version=4))
         answer = await self._ask(Call("POST", wire.path("sessions"), body, opens=session_id), until=until)
         view = wire.session(answer.value)

@@ -100,6 +100,8 @@ class Request:
     """Seconds until the answer counts as lost."""
     opens: str | None = None
     """The id of the session that it opens."""
+    repeatable: bool = True
+    """Whether it may be sent again if the connection ends without an answer."""
 
 
 @dataclass(frozen=True)
@@ -232,7 +234,8 @@ class HttpTransport:
         return _HttpStream(server, status, body, connection)
 
     async def _send(self, server: Server, request: Request, progress: _Progress) -> Response:
-        kept = self._take(server)
+        # A connection that was kept may end without an answer, and what was sent on it may have been done all the same.
+        kept = self._take(server) if request.repeatable else None
         if kept is not None:
             try:
                 return await self._exchange(server, kept, request, progress)

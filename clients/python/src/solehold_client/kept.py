@@ -13,7 +13,7 @@ from . import check
 from .backoff import Backoff
 from .client import Client
 from .clock import sleep_until
-from .errors import Lost, SoleholdError, Unavailable, Unknown
+from .errors import Lost, SoleholdError, Superseded, Unavailable, Unknown
 from .log import LOG
 from .renewer import Policy
 from .session import Session, SessionConfig
@@ -47,19 +47,23 @@ class KeptSession:
             if self._session is None or (self.is_own and lost is not None):
                 if lost is not None and lost.code == "session_superseded":
                     raise lost.again()
+                follows = None
                 if self._session is not None:
                     LOG.info("opening a new session for %s: the previous one is over", self._config.holder)
                     await self._session.close()
-                self._session = await self._open(until)
+                    follows = self._session.session_id
+                self._session = await self._open(follows, until)
                 self._config = replace(self._config, replace=None)  # that was replaced now
             return self._session
 
-    async def _open(self, until: float | None) -> Session:
+    async def _open(self, follows: str | None, until: float | None) -> Session:
         """Opens it. An opening of several requests, or one that took too long, may fail before the tick."""
         clock, backoff = self.client.clock, Backoff(self._config.backoff, self.client.rng)
         while True:
             try:
-                return await Session._open(self.client, self._config, until=until)
+                return await Session._open(self.client, self._config, follows=follows, until=until)
+            except Superseded as error:
+                raise Lost("refused", str(error), error.code) from error
             except (Unavailable, Unknown) as error:
                 now = clock.now()
                 if until is None or now >= until:

@@ -114,10 +114,12 @@ class Session:
         return Enterable(Session._open(client, SessionConfig.given(holder, ttl=ttl, policy=policy)))
 
     @staticmethod
-    async def _open(client: Client, config: SessionConfig, *, until: float | None = None) -> Session:
+    async def _open(
+        client: Client, config: SessionConfig, *, follows: str | None = None, until: float | None = None
+    ) -> Session:
         metrics = None if config.metrics is None else config.metrics()
         sent, view = await client.open_session(
-            config.holder, ttl=config.ttl, replace=config.replace, metrics=metrics, until=until
+            config.holder, ttl=config.ttl, replace=config.replace, follows=follows, metrics=metrics, until=until
         )
         session = Session(client, config, sent, view)
         if lost := session._judge():
