@@ -186,7 +186,7 @@ def tracker(folder):
     scenes = 6
     # With `--scale worker=3`, podman-compose forgets how many gates the file asks for.
     replicas = folder / "replicas.yaml"
-    replicas.write_text("services: {worker: {deploy: {replicas: 3}}}\n")
+    replicas.write_text("services: {worker: {deploy: {mode: replicated, replicas: 3}}}\n")
     with Project(folder, "tracker", files=[replicas]) as project:
         for service in ("postgres", "mosquitto", "server-1", "server-2", "gate"):
             wait_for(f"{service} is healthy", lambda service=service: project.is_healthy(service))
