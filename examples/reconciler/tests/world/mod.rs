@@ -130,10 +130,11 @@ pub async fn create_all(url: String, numbers: std::ops::Range<usize>) -> Vec<(us
     stream::iter(numbers).map(|number| create(http, url, number)).buffer_unordered(32).collect().await
 }
 
-/// Pauses a replica while it has live claims, and returns them: the id and the epoch of each.
+/// Pauses a replica while it has live claims, and returns them: the id and the epoch of each. What an old worker claimed
+/// before there was a guard has no epoch, and is left out.
 pub async fn pause_with_claims(client: &Client, replica: &Program, worker: &str) -> Vec<(String, i64)> {
     let sql = "SELECT id::text, reconcile_lease_epoch FROM app.payment_requests \
-        WHERE reconcile_lease_owner = $1 AND reconcile_lease_until > clock_timestamp() FOR UPDATE";
+        WHERE reconcile_lease_owner = $1 AND reconcile_lease_until > clock_timestamp() AND reconcile_lease_epoch > 0 FOR UPDATE";
     let held = async || {
         let rows = client.query(sql, &[&worker]).await.unwrap();
         rows.iter().map(|row| (row.get(0), row.get(1))).collect::<Vec<(String, i64)>>()
