@@ -11,7 +11,7 @@ use futures_util::{StreamExt, stream};
 use payments::chain::{Fate, PAID_WITHIN_BLOCKS};
 use serde_json::{Value, json};
 use solehold_testkit::{Program, python, wait_for};
-use tokio_postgres::{Client, NoTls};
+use tokio_postgres::{Client, NoTls, error::SqlState};
 
 pub const BLOCK_MS: u64 = 250;
 /// Unpaid requests expire after all others have been paid.
@@ -130,13 +130,17 @@ pub async fn create_all(url: String, numbers: std::ops::Range<usize>) -> Vec<(us
     stream::iter(numbers).map(|number| create(http, url, number)).buffer_unordered(32).collect().await
 }
 
-/// Pauses a replica while it has live claims, and returns them: the id and the epoch of each. What an old worker claimed
-/// before there was a guard has no epoch, and is left out.
+/// Pauses a replica while it has live claims, and returns them: the id and the epoch of each. What an old worker
+/// claimed before there was a guard has no epoch, and is left out.
 pub async fn pause_with_claims(client: &Client, replica: &Program, worker: &str) -> Vec<(String, i64)> {
     let sql = "SELECT id::text, reconcile_lease_epoch FROM app.payment_requests \
         WHERE reconcile_lease_owner = $1 AND reconcile_lease_until > clock_timestamp() AND reconcile_lease_epoch > 0 FOR UPDATE";
     let held = async || {
-        let rows = client.query(sql, &[&worker]).await.unwrap();
+        // The rows are locked in another order than the replica's own, which can deadlock: then it looks again.
+        let rows = match client.query(sql, &[&worker]).await {
+            Err(error) if error.code() == Some(&SqlState::T_R_DEADLOCK_DETECTED) => Vec::new(),
+            rows => rows.unwrap(),
+        };
         rows.iter().map(|row| (row.get(0), row.get(1))).collect::<Vec<(String, i64)>>()
     };
     let paused = async || {
