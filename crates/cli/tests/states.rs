@@ -36,6 +36,8 @@ const NOT_READS: &[&str] = &[
     "run",
     "lock",
     "completions",
+    "health",
+    "man",
     "admin",
     "lease acquire",
     "lease renew",
@@ -49,6 +51,7 @@ const NOT_READS: &[&str] = &[
     "placement set",
     "rows buried",
     "rows revive",
+    "sql",
     "session close",
 ];
 
