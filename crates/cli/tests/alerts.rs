@@ -102,7 +102,7 @@ async fn rules_and_dashboards_name_metrics_that_exist() -> Result<()> {
     assert!(asked_for.len() > 30, "{asked_for:?}");
 
     let folder = TempDir::new()?;
-    // Nobody listens there: relays and gates have their metrics before they can reach anything.
+    // No broker listens there: relays and gates have their metrics before they can reach anything.
     let broker = format!("mqtt://127.0.0.1:{}", free_port()?);
     let relay = format!("relays: [{{name: away, mqtt: {{url: '{broker}'}}}}]\n");
     let config = write(folder.path(), "solehold.yaml", &relay)?;

@@ -22,7 +22,7 @@ use crate::{
 const PATIENCE: Duration = Duration::from_secs(60);
 /// A worker stops this long before its lease ends.
 const MARGIN_SECONDS: f64 = 0.5;
-/// It renews when no more than this is left before that.
+/// It renews when this much or less is left before it would stop.
 const RENEW_BEFORE_SECONDS: f64 = 0.5;
 
 struct World {

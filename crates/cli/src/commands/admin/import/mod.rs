@@ -168,7 +168,7 @@ async fn take_over(
     Err(CommandError::usage(crate::engine_url::NOT_BUILT))
 }
 
-/// Everything that is wrong with what is to be imported, in one error.
+/// Refuses the import with all of its faults in one error.
 fn refuse_faults(code: ErrorCode, faults: &[String]) -> CommandResult {
     if faults.is_empty() {
         return Ok(());

@@ -47,7 +47,7 @@ struct Documented {
     kind: &'static str,
     /// The columns that must be there, by the name in the document.
     columns: &'static [(Role, &'static str)],
-    /// Whether a row stands for a resource that has to be declared, and needs no more than its key for that.
+    /// Whether the resource of a row must be declared, for which its key is enough.
     is_declared: bool,
 }
 

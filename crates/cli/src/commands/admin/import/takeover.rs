@@ -2,7 +2,7 @@
 //!
 //! A live row becomes a hold-back, not a lease in the name of the old holder: that holder works under its old token,
 //! and would go on renewing a lease whose token it does not have. The old holder keeps the time that it was promised,
-//! and whoever comes next has a larger token. The order is what makes it safe: tokens are raised first, then resources
+//! and the next holder has a larger token. The order is what makes it safe: tokens are raised first, then resources
 //! are held back, then the old table is retired, and only then are the resources declared and can be acquired.
 
 use futures_util::{StreamExt, TryStreamExt, stream};
@@ -230,7 +230,7 @@ impl Step {
         let at = format!("{}/{}", self.key.kind, self.key.key);
         let left = duration_ms(*left_ms);
         match &self.seen {
-            // Nobody else gets it: its holder has come over already, or an import broke off in the middle.
+            // No other holder gets it: its own has moved already, or an earlier import was interrupted.
             Seen { holder: Some((name, _)), .. } if name == holder.as_str() => Ok(Verdict::Nothing),
             Seen { holder: Some((name, token)), .. } => Err(format!(
                 "{at} is held by {name} with token {token}, and in the old table by {holder} for another {left}: \
