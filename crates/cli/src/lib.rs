@@ -28,6 +28,7 @@ mod output;
 mod store;
 mod target;
 mod times;
+mod traces;
 mod view;
 
 use clap::CommandFactory;

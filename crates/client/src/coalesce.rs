@@ -11,6 +11,7 @@ use std::{
     time::Duration,
 };
 
+use solehold_trace::TraceContext;
 use tokio::{
     sync::{mpsc, oneshot},
     task::JoinSet,
@@ -46,6 +47,8 @@ impl Sent {
 struct QueuedOperation {
     operation: Operation,
     sent: Sent,
+    /// The span of the caller.
+    trace: Option<TraceContext>,
     reply: oneshot::Sender<Reply<Completion>>,
 }
 
@@ -90,7 +93,8 @@ impl Coalescer {
         };
         let (reply, answer) = oneshot::channel();
         let stopped = |why: &str| AuthorityError::Unknown(why.to_owned());
-        lane.send(QueuedOperation { operation, sent, reply })
+        let trace = solehold_trace::current();
+        lane.send(QueuedOperation { operation, sent, trace, reply })
             .await
             .map_err(|_| stopped("the client has stopped"))?;
         answer.await.map_err(|_| stopped("the request was given up"))?
@@ -136,7 +140,10 @@ async fn send(authority: Arc<dyn Authority>, mut batch: Vec<QueuedOperation>) {
     if batch.is_empty() {
         return;
     }
-    let outcomes = authority.submit(batch.iter().map(|entry| entry.operation.clone()).collect()).await;
+    // A request has one parent: of operations that go together, the first whose caller has a span.
+    let trace = batch.iter().find_map(|entry| entry.trace);
+    let submit = authority.submit(batch.iter().map(|entry| entry.operation.clone()).collect());
+    let outcomes = solehold_trace::within(trace, submit).await;
     for (entry, outcome) in batch.into_iter().zip(outcomes) {
         // A caller that no longer waits has spent its request itself.
         let _ = entry.reply.send(outcome);

@@ -131,3 +131,4 @@ pub use solehold_core::{
     key::{LeaseId, SessionId},
     time::Token,
 };
+pub use solehold_trace as trace;

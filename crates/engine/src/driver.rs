@@ -19,6 +19,7 @@ use solehold_core::{
     session::Standing,
     time::Moment,
 };
+use solehold_trace::{Span, TraceContext};
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch},
     task::JoinHandle,
@@ -54,6 +55,8 @@ impl Default for DriverLimits {
 struct Job {
     calls: Vec<Call>,
     reply: oneshot::Sender<Result<Vec<Outcome>, EngineError>>,
+    /// The span that waits for them, and since when, if spans are recorded.
+    trace: Option<(TraceContext, BootTime)>,
     _places: OwnedSemaphorePermit,
 }
 
@@ -170,7 +173,11 @@ impl Driver {
         places: OwnedSemaphorePermit,
     ) -> Result<Vec<Outcome>, EngineError> {
         let (reply, outcomes) = oneshot::channel();
-        lane.jobs.try_send(Job { calls, reply, _places: places }).map_err(|_| EngineError::Stopping)?;
+        let trace = if solehold_trace::is_on() { solehold_trace::current() } else { None };
+        let trace = trace.map(|context| (context, BootTime::now()));
+        lane.jobs
+            .try_send(Job { calls, reply, trace, _places: places })
+            .map_err(|_| EngineError::Stopping)?;
         // A lane answers whatever it took in, unless it panics: then it may have been committed.
         let panicked =
             || StoreError::Unknown("the engine failed while processing the command; see its log".to_owned());
@@ -251,12 +258,24 @@ impl Worker {
         }
     }
 
+    /// The span of a batch, below the first request in it and linked to the others.
+    fn span(&self, jobs: &[Job]) -> Span {
+        let mut traces = jobs.iter().filter_map(|job| job.trace).filter(|(context, _)| context.is_sampled);
+        let Some((first, since)) = traces.next() else { return Span::default() };
+        let mut span = Span::child("driver.batch", Some(first));
+        span.set("solehold.lane", self.lane.as_str());
+        span.set("solehold.queue.wait_us", BootTime::now().since(since).as_micros() as u64);
+        traces.for_each(|(context, _)| span.link(context));
+        span
+    }
+
     async fn work(&self, mut jobs: Vec<Job>) {
         // Commands of a caller that has disconnected are dropped: no client would know of the grant.
         jobs.retain(|job| !job.reply.is_closed());
         if jobs.is_empty() {
             return;
         }
+        let mut span = self.span(&jobs);
         let mut calls = Vec::new();
         let mut replies = Vec::with_capacity(jobs.len());
         for mut job in jobs {
@@ -288,8 +307,17 @@ impl Worker {
             sessions_over: Vec::new(),
             ttl_max_ms: self.store.ttl_max_ms(),
         };
+        span.set("solehold.batch.commands", batch.calls.len() as u64);
+        let mut transaction = Span::child("store.transact", span.context());
+        transaction.set("db.system.name", self.store.name());
         let began = BootTime::now();
-        let result = self.store.transact(&footprint, self.lane, &mut batch).await;
+        let transact = self.store.transact(&footprint, self.lane, &mut batch);
+        let result = solehold_trace::within(transaction.context(), transact).await;
+        match &result {
+            Ok(decided) => transaction.set("solehold.events", decided.events.len() as u64),
+            Err(_) => transaction.fail(),
+        }
+        drop(transaction);
         self.observer.batch(self.lane, batch.calls.len(), BootTime::now().since(began));
         self.health.heard(&result);
         match result {

@@ -123,6 +123,8 @@ pub(crate) struct Metrics {
     pub connections: Gauge,
     store_up: Gauge,
     barred: Seconds,
+    spans_exported: Counter,
+    spans_dropped: Counter,
     relay_counts: [Family<RelayLabels, Counter>; 8],
     relay_lag_events: Family<RelayLabels, Gauge>,
     relay_lag: Family<RelayLabels, Seconds>,
@@ -197,6 +199,13 @@ impl Metrics {
             relay_counts: RELAY_COUNTS.map(|(name, help)| add(r, name, help, Family::default())),
             relay_lag_events: add(r, "relay_lag_events", "Events that are not sent yet", Family::default()),
             relay_lag: add_seconds(r, "relay_lag", of_lag, Family::default()),
+            spans_exported: add(
+                r,
+                "trace_spans_exported",
+                "Spans that the collector took",
+                Counter::default(),
+            ),
+            spans_dropped: add(r, "trace_spans_dropped", "Spans that were lost", Counter::default()),
             registry,
         }
     }
@@ -247,6 +256,10 @@ impl Metrics {
     }
 
     pub fn encode(&self) -> Result<String, std::fmt::Error> {
+        let spans = solehold_trace::counts();
+        let follow = |counter: &Counter, count: u64| counter.inc_by(count.saturating_sub(counter.get()));
+        follow(&self.spans_exported, spans.exported);
+        follow(&self.spans_dropped, spans.dropped);
         let mut text = String::with_capacity(16 * 1024);
         text::encode(&mut text, &self.registry)?;
         Ok(text)

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
-from . import check, wire
+from . import check, trace, wire
 from .backoff import BackoffConfig
 from .channel import Answer, Call, Channel, Doubts
 from .clock import BootClock, Clock
@@ -30,7 +30,8 @@ class Client:
     between.
 
     `timeout` is how long one server has for one request, `retry_for` how long a request is repeated while no server
-    answers. Clock, randomness and transport are arguments, so that all of it can be simulated.
+    answers. `traceparent` returns that header of a request, or None; by default the current span of OpenTelemetry, if
+    the program uses it. Clock, randomness and transport are arguments, so that all of it can be simulated.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class Client:
         clock: Clock | None = None,
         rng: random.Random | None = None,
         transport: Callable[[], Transport] | None = None,
+        traceparent: Callable[[], str | None] = trace.of_opentelemetry,
     ) -> None:
         servers = tuple(Server.parse(url) for url in _listed(urls))
         if not 1 <= len(servers) <= SERVERS_MAX:
@@ -68,7 +70,9 @@ class Client:
         headers = _headers(key)
 
         def http() -> Transport:
-            return HttpTransport(headers=headers, tls=tls, response_bytes_max=response_bytes_max)
+            return HttpTransport(
+                headers=headers, tls=tls, response_bytes_max=response_bytes_max, traceparent=traceparent
+            )
 
         self._transport = transport or http
         self.history = History()

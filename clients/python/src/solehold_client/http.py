@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import ssl
 import weakref
-from collections.abc import Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 from urllib.parse import urlsplit
 
+from . import trace
 from .body import Body
 from .limits import (
     CONNECT_SECONDS_MAX,
@@ -192,11 +193,13 @@ class HttpTransport:
         tls: ssl.SSLContext | None = None,
         response_bytes_max: int = RESPONSE_BYTES_MAX,
         idle_max: int = IDLE_CONNECTIONS_MAX,
+        traceparent: Callable[[], str | None] = trace.of_opentelemetry,
     ) -> None:
         self._headers = "".join(f"{name}: {value}\r\n" for name, value in (headers or {}).items())
         self._tls = tls
         self._response_bytes_max = response_bytes_max
         self._idle_max = idle_max
+        self._traceparent = traceparent
         self._idle: dict[Server, list[_Connection]] = {}
         self._streaming: weakref.WeakSet[_Connection] = weakref.WeakSet()
         self._closed = False
@@ -289,6 +292,7 @@ class HttpTransport:
 
     def _encode(self, server: Server, request: Request) -> bytes:
         head = f"{request.method} {server.base}{request.target} HTTP/1.1\r\nhost: {server.authority}\r\n{self._headers}"
+        head += trace.header(self._traceparent)
         if request.opens is not None:
             head += f"idempotency-key: {request.opens}\r\n"
         if request.body is not None:

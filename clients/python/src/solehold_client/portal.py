@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import os
 import threading
 from collections.abc import Callable, Coroutine
@@ -26,9 +27,11 @@ class Portal:
         """The result of the work. Interrupted, as by Ctrl-C, it cancels the work and waits until that has ended."""
         done: Future[T] = Future()
         tasks: list[asyncio.Task[T]] = []
+        # What the caller has in its context, such as a span, goes for the work.
+        context = contextvars.copy_context()
 
         def begin() -> None:
-            tasks.append(self._loop.create_task(work))
+            tasks.append(context.run(lambda: self._loop.create_task(work)))
             tasks[0].add_done_callback(lambda task: _pass_on(task, done))
 
         try:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TypeVar
 
-from . import check
+from . import check, trace
 from .backoff import BackoffConfig
 from .client import Client as AsyncClient
 from .clock import Clock
@@ -71,6 +71,7 @@ class Client(_Entered):
         retry_for: float = 15.0,
         backoff: BackoffConfig | None = None,
         response_bytes_max: int = RESPONSE_BYTES_MAX,
+        traceparent: Callable[[], str | None] = trace.of_opentelemetry,
     ) -> None:
         self._async = AsyncClient(
             urls,
@@ -81,6 +82,7 @@ class Client(_Entered):
             retry_for=retry_for,
             backoff=backoff,
             response_bytes_max=response_bytes_max,
+            traceparent=traceparent,
         )
         self._portal = Portal()
         # What is attached to sessions of a client that is dropped runs out.

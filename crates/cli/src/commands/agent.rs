@@ -55,6 +55,7 @@ pub async fn run(args: AgentArgs, server: &ServerArgs, global: &GlobalArgs) -> C
         ));
     }
     global.logs("info")?.start(&settings.runner.runner_id).map_err(CommandError::usage)?;
+    let traces = global.traces("solehold-agent", &settings.runner.runner_id)?;
     let mut signals = ending_signals()?;
     let manager = ServiceManager::of_process();
     let ending = {
@@ -75,6 +76,7 @@ pub async fn run(args: AgentArgs, server: &ServerArgs, global: &GlobalArgs) -> C
         ended = driver::run(reloader, settings, ready, ending) => ended.map_err(of_error)?,
         never = manager.keep_alive(manager::turns) => match never {},
     }
+    traces.flush().await;
     output::say("solehold agent stopped");
     Ok(())
 }

@@ -214,6 +214,7 @@ pub async fn run(args: OrchestratorArgs, server: &ServerArgs, global: &GlobalArg
         return remarks.iter().try_for_each(output::line);
     }
     global.logs("info")?.start("orchestrator").map_err(CommandError::usage)?;
+    let traces = global.traces("solehold-orchestrator", "orchestrator")?;
     let manager = ServiceManager::of_process();
     let ending = {
         let ending = ending()?;
@@ -232,6 +233,7 @@ pub async fn run(args: OrchestratorArgs, server: &ServerArgs, global: &GlobalArg
         ended = orchestrator::run(&config, flags, say, ready, ending) => ended.map_err(command_error)?,
         never = manager.keep_alive(manager::turns) => match never {},
     }
+    traces.flush().await;
     output::say("solehold orchestrator stopped");
     Ok(())
 }

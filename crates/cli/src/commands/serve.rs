@@ -95,6 +95,7 @@ pub async fn run(args: ServeArgs, global: &GlobalArgs) -> CommandResult {
     for warning in &settings.warnings {
         tracing::warn!("{warning}");
     }
+    let traces = global.traces("solehold", &settings.server.node_id)?;
     let mut signals = ending_signals()?;
     let manager = ServiceManager::of_process();
     let started = tokio::select! {
@@ -115,6 +116,7 @@ pub async fn run(args: ServeArgs, global: &GlobalArgs) -> CommandResult {
             never = manager.keep_alive(manager::turns) => match never {},
         }
     }
+    traces.flush().await;
     output::say("solehold stopped");
     Ok(())
 }

@@ -15,6 +15,7 @@ use secrecy::ExposeSecret;
 use serde::{Serialize, de::DeserializeOwned};
 use solehold_api::{paths, problem::Problem, sessions::IDEMPOTENCY_KEY};
 use solehold_core::key::SessionId;
+use solehold_trace::{Span, SpanKind, TRACEPARENT, TraceContext};
 use tokio::time::timeout;
 
 pub use super::no_answer::NoAnswer;
@@ -263,17 +264,30 @@ impl Pool {
     /// Asks one server, and notes whether to begin with it the next time. What it answered if that settles it.
     async fn ask_one<T>(&self, call: &Call, read: Read<T>, at: usize) -> Result<Result<T, Failure>, Failure> {
         let base = &self.bases[at];
+        let parent = solehold_trace::current();
+        let mut span = Span::begin(SpanKind::Client, parent, || call.method.to_string().into());
+        if span.is_recorded() {
+            span.set("http.request.method", call.method.to_string());
+            span.set("url.path", call.path.clone());
+            span.set("server.address", base.clone());
+        }
+        let context = span.context().or(parent);
         let answered = match &call.body {
             Some(Err(error)) => {
                 let why = format!("the request cannot be written: {error}");
                 Err(Failure::NoAnswer(NoAnswer { why, is_undone: true, obstacle: None }))
             }
             Some(Ok(body)) => {
-                let request = self.request(base, call).header(header::CONTENT_TYPE, "application/json");
+                let request = traced(self.request(base, call), context);
+                let request = request.header(header::CONTENT_TYPE, "application/json");
                 exchange(base, request.body(body.clone()), call.within, read).await
             }
-            None => exchange(base, self.request(base, call), call.within, read).await,
+            None => exchange(base, traced(self.request(base, call), context), call.within, read).await,
         };
+        if answered.is_err() {
+            span.fail();
+        }
+        drop(span);
         match answered {
             Err(failure) if (self.options.effect)(&failure) != Effect::Settled => {
                 // The next request begins with another server than the one that just failed.
@@ -296,6 +310,14 @@ impl Pool {
             Some(id) => request.header(IDEMPOTENCY_KEY, id.to_string()),
             None => request,
         }
+    }
+}
+
+/// A request that says which span it belongs to.
+fn traced(request: RequestBuilder, context: Option<TraceContext>) -> RequestBuilder {
+    match context {
+        Some(context) => request.header(TRACEPARENT, context.to_string()),
+        None => request,
     }
 }
 

@@ -7,7 +7,7 @@ use std::process::Command;
 use super::{files, repository};
 
 /// Everyone who tries Solehold compiles these: a dependency more is a decision.
-const CRATES_MAX: usize = 288;
+const CRATES_MAX: usize = 289;
 
 #[test]
 fn the_default_build_stays_small() {

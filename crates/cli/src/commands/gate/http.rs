@@ -118,6 +118,7 @@ pub struct HttpArgs {
 /// Runs the proxy until SIGTERM or Ctrl-C.
 pub async fn run(args: HttpArgs, server: &ServerArgs, global: &GlobalArgs) -> CommandResult {
     global.logs("info")?.start("gate").map_err(CommandError::usage)?;
+    let _traces = global.traces("solehold-gate", "gate")?;
     let upstream = checked(&args.upstream)?;
     let service = reqwest::Client::builder()
         .redirect(reqwest::redirect::Policy::none())

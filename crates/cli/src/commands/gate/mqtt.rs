@@ -176,6 +176,7 @@ pub async fn run(args: MqttArgs, server: &ServerArgs, global: &GlobalArgs) -> Co
         return check(&config).await;
     }
     global.logs("info")?.start(&config.holder).map_err(CommandError::usage)?;
+    let traces = global.traces("solehold-gate", &config.holder)?;
     let authority = Arc::new(server.authority()?);
     let options = GateOptions {
         tenant: config.tenant.clone(),
@@ -206,6 +207,7 @@ pub async fn run(args: MqttArgs, server: &ServerArgs, global: &GlobalArgs) -> Co
         never = health::report_ready(&manager, &its_health, "MQTT") => match never {},
         never = manager.keep_alive(manager::turns) => match never {},
     }
+    traces.flush().await;
     output::say("solehold gate mqtt stopped");
     Ok(())
 }

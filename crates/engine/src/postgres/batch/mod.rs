@@ -23,6 +23,7 @@ use solehold_core::{
     ledger::Dirty,
     time::{Moment, StoreTime},
 };
+use solehold_trace::Span;
 use tokio::join;
 use tokio_postgres::error::Severity;
 use uuid::Uuid;
@@ -197,8 +198,10 @@ impl PostgresStore {
         decider: &mut dyn Decider,
     ) -> Result<BatchDecision, AttemptError> {
         let epoch = self.history.lock().seen().map(|seen| seen.epoch);
+        let reading = Span::child("store.read", solehold_trace::current());
         let plan = self.plan(conn, wanted, fresh, lane).await?;
         let mut held = self.lock(conn, wanted, &plan, lane).await?;
+        drop(reading);
         let now = self.time(&held.reading)?;
         // What is remembered was read in another history, in which ids may have meant other rows.
         if epoch != Some(held.reading.clock.epoch) {
@@ -250,6 +253,7 @@ impl PostgresStore {
         conn.take_warning();
         let cursor = Cursor { epoch: held.reading.clock.epoch, revision: decided.revision };
         let sent = async { Ok(writes.send(conn, commit).await) };
+        let _span = Span::child("store.commit", solehold_trace::current());
         let (fault, at_commit) = match in_time("committing", ROUND_TRIP, sent).await {
             Ok((Ok(()), (Ok(_), Ok(())))) => {
                 if let Some(warning) = conn.take_warning() {

@@ -28,6 +28,7 @@ use solehold_api::{
 };
 use solehold_core::key::Name;
 use solehold_engine::clock::BootTime;
+use solehold_trace::{Span, SpanKind};
 
 use super::{
     Peer,
@@ -73,10 +74,12 @@ pub(crate) async fn around(State(context): State<Context>, mut request: Request,
         notes: Notes::default(),
         code: None,
     };
+    let mut span = span(&record, request.headers());
     let arrival = Arrival::of(&mut request);
     let answer = match let_in(&context, &mut request, &mut record).await {
         Ok(()) => {
-            let (answer, notes) = about::noted(serve(&context, &record, &arrival, request, next)).await;
+            let served = about::noted(serve(&context, &record, &arrival, request, next));
+            let (answer, notes) = solehold_trace::within(span.context(), served).await;
             record.notes = notes;
             answer
         }
@@ -87,8 +90,39 @@ pub(crate) async fn around(State(context): State<Context>, mut request: Request,
     let headers = response.headers_mut();
     headers.insert(REQUEST_ID, record.id.clone());
     headers.insert(NODE, context.node_header.clone());
+    describe(&mut span, &record, response.status());
     log_response(&context, record, response.status());
     response
+}
+
+/// The span of a request, below that of its sender. Probes have none.
+fn span(record: &RequestRecord, headers: &HeaderMap) -> Span {
+    if !solehold_trace::is_on() || is_probe(record.uri.path()) || record.uri.path() == paths::METRICS {
+        return Span::default();
+    }
+    let parent = headers.get(solehold_trace::TRACEPARENT).and_then(|value| value.to_str().ok());
+    let parent = parent.and_then(|value| value.parse().ok());
+    Span::begin(SpanKind::Server, parent, || format!("{} {}", record.method, record.route.as_str()).into())
+}
+
+/// Describes a request as its log line does: never the query, the headers or the body.
+fn describe(span: &mut Span, record: &RequestRecord, status: StatusCode) {
+    if !span.is_recorded() {
+        return;
+    }
+    span.set("http.request.method", record.method.to_string());
+    span.set("http.route", record.route.as_str().to_owned());
+    span.set("http.response.status_code", u64::from(status.as_u16()));
+    span.set("solehold.request_id", record.id.to_str().unwrap_or_default().to_owned());
+    if let Some(tenant) = &record.notes.about.tenant {
+        span.set("solehold.tenant", tenant.to_string());
+    }
+    if let Some(code) = record.code {
+        span.set("solehold.code", code.as_str());
+    }
+    if status.is_server_error() {
+        span.fail();
+    }
 }
 
 /// Admits the caller, and attaches its identity to the request.
