@@ -289,3 +289,34 @@ async fn a_commit_with_a_warning_is_unknown() {
     let page = store.events(&EventQuery { limit: 1, ..Default::default() }).await.expect("reads go on");
     assert_eq!(page.events.len(), 1);
 }
+
+/// PostgreSQL has no place for another connection: those that are open are kept, and serve everyone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn open_connections_serve_all_when_no_other_can_be_made() {
+    let url = database().await;
+    let client = connect(&url).await;
+    let database = url.rsplit('/').next().expect("a name");
+    let role = format!("limited_{}", uuid::Uuid::now_v7().simple());
+    let prepare = format!(
+        "CREATE ROLE {role} LOGIN CONNECTION LIMIT 2; \
+         GRANT EXECUTE ON FUNCTION pg_control_system() TO {role}; \
+         ALTER DATABASE \"{database}\" OWNER TO {role}"
+    );
+    client.batch_execute(&prepare).await.expect("a role");
+    let store = open(&url.replace("postgres://postgres@", &format!("postgres://{role}@"))).await;
+    let opened = async || -> Vec<i32> {
+        let sql = "SELECT pid FROM pg_stat_activity WHERE usename = $1";
+        let rows = client.query(sql, &[&role]).await.expect("connections");
+        rows.iter().map(|row| row.get(0)).collect()
+    };
+    grant(store.as_ref(), &key("first"), "ann", 60_000).await;
+    let before = opened().await;
+    let mut asking = JoinSet::new();
+    for n in 0..24 {
+        let store = store.clone();
+        asking.spawn(async move { grant(store.as_ref(), &key(&format!("job-{n}")), "ann", 60_000).await });
+    }
+    assert_eq!(asking.join_all().await.len(), 24);
+    let after = opened().await;
+    assert!(!before.is_empty() && before.iter().all(|pid| after.contains(pid)), "{before:?} {after:?}");
+}

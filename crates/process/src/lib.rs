@@ -3,6 +3,7 @@
 //!
 //! - [`config`] reads a YAML file and reports mistakes with their line;
 //! - [`name`] finds the host's name, and names that no other process has;
+//! - [`resolver`] finds the addresses of a host, and keeps them while the name server is away;
 //! - [`signals`] waits for SIGTERM and Ctrl-C;
 //! - [`manager`] reports to the service manager: ready, alive, stopping;
 //! - [`deadline`] bounds a request in time;
@@ -18,6 +19,7 @@ pub mod deadline;
 pub mod health;
 pub mod manager;
 pub mod name;
+pub mod resolver;
 pub mod signals;
 #[cfg(feature = "tls")]
 pub mod tls;

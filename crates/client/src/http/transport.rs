@@ -1,8 +1,11 @@
 //! Checked URLs, and connections that trust the right certificates and bear the key.
 
+use std::{net::SocketAddr, sync::Arc};
+
 pub use reqwest::Url;
-use reqwest::{ClientBuilder, header};
+use reqwest::{ClientBuilder, dns, header};
 use solehold_api::paths;
+use solehold_process::resolver::Resolver;
 
 pub use super::error::root_cause;
 use super::{
@@ -66,14 +69,32 @@ pub fn builder(
         bearer.set_sensitive(true);
         headers.insert(header::AUTHORIZATION, bearer);
     }
-    let mut builder =
-        reqwest::Client::builder().redirect(reqwest::redirect::Policy::none()).default_headers(headers);
+    let mut builder = reqwest::Client::builder()
+        .redirect(reqwest::redirect::Policy::none())
+        .default_headers(headers)
+        .dns_resolver(Arc::new(KeptAddresses::default()));
     if servers.iter().all(is_loopback) {
         // A proxy has its own loopback.
         builder = builder.no_proxy();
     }
     let given = ca_certs.map_or_else(|| Ok(Vec::new()), trust::certificates)?;
     Ok(builder.tls_backend_preconfigured(trust::client_config(given)?))
+}
+
+/// Servers are found again while the name server is away.
+#[derive(Default)]
+struct KeptAddresses(Arc<Resolver>);
+
+impl dns::Resolve for KeptAddresses {
+    fn resolve(&self, name: dns::Name) -> dns::Resolving {
+        let resolver = self.0.clone();
+        Box::pin(async move {
+            let found = resolver.addresses(name.as_str()).await?;
+            // The port is that of the URL.
+            let all = found.into_iter().map(|address| SocketAddr::new(address, 0));
+            Ok(Box::new(all) as dns::Addrs)
+        })
+    }
 }
 
 pub fn check_certificates(pem: &[u8]) -> Result<(), HttpError> {

@@ -13,6 +13,9 @@ pub(crate) enum Fault {
     /// PostgreSQL, or the way to it, failed.
     #[error("{}", words(.0))]
     Postgres(#[from] Error),
+    /// No connection could be made. Those that are open are as good as before.
+    #[error("{0}")]
+    Unconnected(Box<Fault>),
     /// The connection is given up.
     #[error("PostgreSQL did not answer in time: {0}")]
     Slow(&'static str),
@@ -41,6 +44,7 @@ impl Fault {
     pub(crate) fn code(&self) -> Option<&str> {
         match self {
             Self::Postgres(error) => error.code().map(|code| code.code()),
+            Self::Unconnected(why) => why.code(),
             _ => None,
         }
     }
@@ -62,26 +66,42 @@ impl Fault {
                     )
             }
             Self::Slow(_) => true,
+            Self::Unconnected(why) => why.is_lost_connection(),
+            _ => false,
+        }
+    }
+
+    /// Whether PostgreSQL did not answer in time: to ask again would take as long.
+    pub(crate) fn is_slow(&self) -> bool {
+        match self {
+            Self::Slow(_) => true,
+            Self::Unconnected(why) => why.is_slow(),
+            _ => false,
+        }
+    }
+
+    /// Whether no other attempt at opening the store will do.
+    fn is_final(&self) -> bool {
+        match self {
+            Self::Postgres(error) => match error.code() {
+                Some(code) => !PASSING.iter().any(|start| code.code().starts_with(start)),
+                None => is_final_without_code(error),
+            },
+            Self::Unconnected(why) => why.is_final(),
             _ => false,
         }
     }
 
     /// The error that the caller gets when a store cannot be opened: unavailable if it is worth while to try again.
     pub(crate) fn told_at_start(self) -> StoreError {
-        let is_final = match &self {
-            Self::Postgres(error) => match error.code() {
-                Some(code) => !PASSING.iter().any(|start| code.code().starts_with(start)),
-                None => is_final_without_code(error),
-            },
-            _ => false,
-        };
-        if is_final { StoreError::Unusable(self.to_string()) } else { self.told() }
+        if self.is_final() { StoreError::Unusable(self.to_string()) } else { self.told() }
     }
 
     /// The error that the caller gets when nothing was done.
     pub(crate) fn told(self) -> StoreError {
         match self {
             Self::Told(error) => error,
+            Self::Unconnected(why) => why.told(),
             Self::Unreadable(what) => StoreError::Unusable(what),
             other => StoreError::Unavailable(other.to_string()),
         }

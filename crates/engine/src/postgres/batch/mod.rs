@@ -148,10 +148,9 @@ impl PostgresStore {
                 tries.contended > CONTENDED_MAX || BootTime::now().since(began) > CONTENDED_FOR
             }
             broken if broken.is_lost_connection() => {
-                // The others were most likely cut off with it.
-                self.pool.renew();
+                self.pool.give_up_after(broken);
                 tries.broken += 1;
-                if matches!(broken, Fault::Slow(_)) || tries.broken >= BROKEN_MAX {
+                if broken.is_slow() || tries.broken >= BROKEN_MAX {
                     return Err(tries.told(fault));
                 }
                 return Ok(());
@@ -334,10 +333,10 @@ impl PostgresStore {
                 match self.ask_of(batch).await {
                     Ok(committed) => return committed,
                     Err(fault) => {
-                        tracing::debug!(error = %fault, "cannot look up the outcome of a commit; will retry")
+                        tracing::debug!(error = %fault, "cannot look up the outcome of a commit; will retry");
+                        self.pool.give_up_after(&fault);
                     }
                 }
-                self.pool.renew();
                 pauses.pause().await;
             }
         };

@@ -1,12 +1,15 @@
 //! How a connection is made: where to, and with which bounds on its time.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{borrow::Cow, fmt, net::IpAddr, sync::Arc, time::Duration};
 
 use futures_util::{StreamExt, stream};
 use parking_lot::Mutex;
+use solehold_process::resolver::Resolver;
 use tokio::{io, task::AbortHandle};
 use tokio_postgres::{
-    AsyncMessage, Client, Config, Connection, NoTls, config::TargetSessionAttrs, error::Severity,
+    AsyncMessage, Client, Config, Connection, NoTls,
+    config::{Host, TargetSessionAttrs},
+    error::Severity,
 };
 use tokio_postgres_rustls::MakeRustlsConnect;
 
@@ -47,6 +50,7 @@ pub(crate) struct Connector {
     /// One for each host, in the order given.
     hosts: Vec<Config>,
     tls: Option<MakeRustlsConnect>,
+    resolver: Resolver,
 }
 
 impl fmt::Debug for Connector {
@@ -89,7 +93,7 @@ impl Connector {
         let hosts = (0..config.get_hosts().len().max(config.get_hostaddrs().len()).max(1))
             .map(|at| one_host(&config, at))
             .collect();
-        Ok(Self { hosts, tls })
+        Ok(Self { hosts, tls, resolver: Resolver::default() })
     }
 
     pub(crate) fn hosts(&self) -> usize {
@@ -98,8 +102,8 @@ impl Connector {
 
     /// Connects to one of the hosts and sets the session up.
     pub(crate) async fn connect(&self, host: usize) -> Result<NewConnection, Fault> {
-        let config = &self.hosts[host];
         let connect = async {
+            let config = self.located(&self.hosts[host]).await?;
             let connected = match &self.tls {
                 Some(tls) => attend(config.connect(tls.clone()).await?),
                 None => attend(config.connect(NoTls).await?),
@@ -110,11 +114,26 @@ impl Connector {
         let slow = |_| Fault::Slow("connecting");
         tokio::time::timeout(CONNECT + Duration::from_millis(500), connect).await.map_err(slow)?
     }
+
+    /// The configuration of a host with its addresses. The driver would look the name up itself, and fail while the
+    /// name server is away.
+    async fn located<'a>(&self, config: &'a Config) -> Result<Cow<'a, Config>, Fault> {
+        let [Host::Tcp(name)] = config.get_hosts() else { return Ok(Cow::Borrowed(config)) };
+        if !config.get_hostaddrs().is_empty() || name.parse::<IpAddr>().is_ok() {
+            return Ok(Cow::Borrowed(config));
+        }
+        let away = |error: std::io::Error| StoreError::Unavailable(error.to_string());
+        let mut addresses = self.resolver.addresses(name).await.map_err(away)?.into_iter();
+        let mut config = config.clone();
+        // A host with two addresses is two hosts of one name.
+        addresses.next().into_iter().for_each(|first| _ = config.hostaddr(first));
+        addresses.for_each(|other| _ = config.host(name).hostaddr(other));
+        Ok(Cow::Owned(config))
+    }
 }
 
 /// The configuration for one of several hosts: which of them to use is not for the driver to say alone.
 fn one_host(all: &Config, at: usize) -> Config {
-    use tokio_postgres::config::Host;
     let mut one = Config::new();
     match all.get_hosts().get(at) {
         Some(Host::Tcp(host)) => _ = one.host(host),

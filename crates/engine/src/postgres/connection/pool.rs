@@ -6,12 +6,15 @@
 //!
 //! A connection is idle, lent or closed. `lend` and `give_back` move it between the first two; `renew` raises the
 //! generation, after which idle connections of an earlier one are closed, and lent ones when they come back.
+//!
+//! If none is idle, one more is made. If that fails or takes long, since a name cannot be looked up or PostgreSQL has
+//! no place left, the open ones go on serving, and the caller waits for one of them.
 
 use std::{
     collections::HashMap,
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -19,7 +22,7 @@ use std::{
 use futures_util::future::join_all;
 use parking_lot::Mutex;
 use tokio::{
-    sync::{Semaphore, SemaphorePermit},
+    sync::{Notify, Semaphore, SemaphorePermit},
     task::AbortHandle,
 };
 use tokio_postgres::{
@@ -50,6 +53,9 @@ const READERS: usize = 8;
 const SHAPED_MAX: usize = 256;
 /// One round trip takes no longer, or the server hangs.
 pub(crate) const ROUND_TRIP: Duration = Duration::from_secs(3);
+/// Connecting may take this long before a connection that comes back is taken in its place. Not at once: a pool in use
+/// would never grow.
+const PATIENCE: Duration = Duration::from_millis(250);
 
 pub(crate) struct Conn {
     pub(crate) client: Client,
@@ -179,6 +185,9 @@ pub(crate) struct Pool {
     readers: Semaphore,
     /// Connections of an earlier generation are not used again.
     generation: AtomicU64,
+    lent: AtomicUsize,
+    /// A lent connection came back, or never will.
+    returned: Notify,
 }
 
 impl Pool {
@@ -190,6 +199,8 @@ impl Pool {
             writers: Semaphore::new(WRITERS),
             readers: Semaphore::new(READERS),
             generation: AtomicU64::new(0),
+            lent: AtomicUsize::new(0),
+            returned: Notify::new(),
         }
     }
 
@@ -266,11 +277,55 @@ impl Pool {
         let permit = tokio::time::timeout(ROUND_TRIP, room.acquire()).await;
         let permit = permit.map_err(|_| Fault::Told(busy))?.map_err(|_| no("the store is closed"))?;
         if let Some(conn) = self.take_idle() {
-            return Ok((LentConn { conn, pool: self, _permit: permit }, false));
+            return Ok((self.lent(conn, permit), false));
         }
+        let soon = async {
+            tokio::time::sleep(PATIENCE).await;
+            match self.next_idle().await {
+                Some(conn) => conn,
+                None => std::future::pending().await,
+            }
+        };
+        let fault = tokio::select! {
+            biased;
+            made = self.connect(refuse) => match made {
+                Ok(conn) => return Ok((self.lent(Arc::new(conn), permit), true)),
+                Err(fault) => fault,
+            },
+            conn = soon => return Ok((self.lent(conn, permit), false)),
+        };
+        match tokio::time::timeout(ROUND_TRIP, self.next_idle()).await {
+            Ok(Some(conn)) => Ok((self.lent(conn, permit), false)),
+            _ => Err(Fault::Unconnected(Box::new(fault))),
+        }
+    }
+
+    /// A new connection, with its statements.
+    async fn connect(&self, refuse: impl Fn(&Identity) -> Option<Fault>) -> Result<Conn, Fault> {
         let mut conn = self.bare(refuse).await?;
         in_time("preparing statements", ROUND_TRIP, conn.prepare()).await?;
-        Ok((LentConn { conn: Arc::new(conn), pool: self, _permit: permit }, true))
+        Ok(conn)
+    }
+
+    fn lent<'a>(&'a self, conn: Arc<Conn>, permit: SemaphorePermit<'a>) -> LentConn<'a> {
+        self.lent.fetch_add(1, Ordering::SeqCst);
+        LentConn { conn, pool: self, _permit: permit }
+    }
+
+    /// The next connection that comes back; none once none is lent.
+    async fn next_idle(&self) -> Option<Arc<Conn>> {
+        loop {
+            let mut returned = std::pin::pin!(self.returned.notified());
+            // From here on none goes unnoticed.
+            returned.as_mut().enable();
+            if let Some(conn) = self.take_idle() {
+                return Some(conn);
+            }
+            if self.lent.load(Ordering::SeqCst) == 0 {
+                return None;
+            }
+            returned.await;
+        }
     }
 
     fn take_idle(&self) -> Option<Arc<Conn>> {
@@ -282,6 +337,14 @@ impl Pool {
             }
         }
         None
+    }
+
+    /// Something failed. A connection that was lost was most likely cut off together with all others; one that could
+    /// not be made says nothing about them.
+    pub(crate) fn give_up_after(&self, fault: &Fault) {
+        if !matches!(fault, Fault::Unconnected(_)) {
+            self.renew();
+        }
     }
 
     /// Gives up all connections made so far: those that are lent go when they come back.
@@ -349,13 +412,20 @@ impl LentConn<'_> {
         if self.conn.generation == self.pool.generation.load(Ordering::SeqCst)
             && !self.conn.client.is_closed()
         {
-            self.pool.idle.lock().push(self.conn);
+            self.pool.idle.lock().push(self.conn.clone());
         }
     }
 
     /// The connection, for work that keeps a hold on it.
     pub(crate) fn conn(&self) -> Arc<Conn> {
         self.conn.clone()
+    }
+}
+
+impl Drop for LentConn<'_> {
+    fn drop(&mut self) {
+        self.pool.lent.fetch_sub(1, Ordering::SeqCst);
+        self.pool.returned.notify_waiters();
     }
 }
 

@@ -70,9 +70,9 @@ impl PostgresStore {
                     self.mend_and_retry(&fault).await?;
                     true
                 }
-                Fault::Slow(_) => false,
+                slow if slow.is_slow() => false,
                 broken if broken.is_lost_connection() => {
-                    self.pool.renew();
+                    self.pool.give_up_after(broken);
                     true
                 }
                 other => other.is_contention(),
