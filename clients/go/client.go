@@ -37,6 +37,9 @@ type Config struct {
 	Logger *slog.Logger
 	// Clock is BootClock if it is nil.
 	Clock Clock
+	// Traceparent returns the traceparent header (W3C Trace Context) of the span that a request belongs to, or "". With
+	// OpenTelemetry it reads the span of ctx, which is the caller's.
+	Traceparent func(ctx context.Context) string
 	// RoundTripper makes the connections of one channel; a session has a channel of its own, so that nothing delays its
 	// heartbeats. It is for tests and unusual networks.
 	RoundTripper func() http.RoundTripper
@@ -134,7 +137,7 @@ func (c *Config) complete() error {
 func (c *Client) newChannel() *channel {
 	made := &channel{
 		servers:   c.servers,
-		transport: &transport{c.config.RoundTripper(), c.header, c.config.ResponseBytesMax},
+		transport: &transport{c.config.RoundTripper(), c.header, c.config.ResponseBytesMax, c.config.Traceparent},
 		clock:     c.clock,
 		chance:    c.chance,
 		backoff:   c.config.Backoff,

@@ -1,6 +1,7 @@
 package solehold_test
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -265,5 +266,29 @@ func TestAServerThatIsSilentCostsNoSessionBesideOneThatAnswers(t *testing.T) {
 	waitFor(t, "heartbeats", func() bool { return kept.Deadline().Sub(first) > 4*time.Second })
 	if !kept.IsLive() {
 		t.Error("it is lost")
+	}
+}
+
+func TestARequestSaysWhichSpanItBelongsTo(t *testing.T) {
+	t.Parallel()
+	const span = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+	type spanKey struct{}
+	var seen atomic.Value
+	url, _ := oddServer(t, func(response http.ResponseWriter, request *http.Request) {
+		seen.Store(request.Header.Get("traceparent"))
+		fmt.Fprint(response, "{}")
+	})
+	client := newClient(t, solehold.Config{Servers: []string{url}, Traceparent: func(ctx context.Context) string {
+		span, _ := ctx.Value(spanKey{}).(string)
+		return span
+	}})
+	for given, sent := range map[string]string{span: span, "": "", "no span\r\nX-Odd: 1": ""} {
+		ctx := context.WithValue(t.Context(), spanKey{}, given)
+		if _, err := client.Request(ctx, "GET", "/api/v1/odd", nil); err != nil {
+			t.Fatal(err)
+		}
+		if seen.Load() != sent {
+			t.Errorf("%q was sent for %q", seen.Load(), given)
+		}
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptrace"
+	"regexp"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -34,7 +35,12 @@ type transport struct {
 	http     http.RoundTripper
 	header   http.Header
 	bytesMax int64
+	// traceparent is nil without traces.
+	traceparent func(context.Context) string
 }
+
+// aTraceparent is a header as W3C Trace Context has it.
+var aTraceparent = regexp.MustCompile(`^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$`)
 
 // newHTTP makes connections for one channel. Proxies, redirects and HTTP/2 have no part in it.
 func newHTTP(config *tls.Config) http.RoundTripper {
@@ -125,6 +131,11 @@ func (t *transport) begin(
 	}
 	if request.opens != "" {
 		message.Header.Set("Idempotency-Key", request.opens)
+	}
+	if t.traceparent != nil {
+		if span := t.traceparent(ctx); aTraceparent.MatchString(span) {
+			message.Header.Set("Traceparent", span)
+		}
 	}
 	return t.http.RoundTrip(message)
 }

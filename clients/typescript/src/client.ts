@@ -44,6 +44,11 @@ export interface ClientOptions {
   logger?: Logger;
   /** The largest answer that is read, and the largest snapshot of a watch. */
   responseBytesMax?: number;
+  /**
+   * Returns the `traceparent` header (W3C Trace Context) of the span that a request belongs to, if there is one. With
+   * OpenTelemetry it reads the active span.
+   */
+  traceparent?: () => string | undefined;
   /** Time, chance and network are arguments, so that all of it can be simulated. */
   clock?: Clock;
   random?: Random;
@@ -59,6 +64,7 @@ const OPTIONS = [
   "backoff",
   "logger",
   "responseBytesMax",
+  "traceparent",
   "clock",
   "random",
   "transport",
@@ -130,8 +136,10 @@ export class Client {
     const { clock, random, log, backoff } = this;
     this.around = { servers: given, clock, random, log, tenant, backoff, silent: new Set() };
     const headers = headersOf(key);
-    const responseBytesMax = this.responseBytesMax;
-    this.makeTransport = options.transport ?? (() => new HttpTransport({ headers, tls, responseBytesMax }));
+    const { traceparent } = options;
+    if (traceparent !== undefined) check.func("traceparent", traceparent, "a function");
+    const http = { headers, tls, responseBytesMax: this.responseBytesMax, traceparent };
+    this.makeTransport = options.transport ?? (() => new HttpTransport(http));
     this.main = this.channel();
     this.newsroom = new Newsroom(this);
   }

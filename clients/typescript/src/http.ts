@@ -39,7 +39,11 @@ export interface HttpOptions {
   readonly headers?: Readonly<Record<string, string>>;
   readonly tls?: TlsOptions | undefined;
   readonly responseBytesMax?: number;
+  readonly traceparent?: (() => string | undefined) | undefined;
 }
+
+/** A header as W3C Trace Context has it. */
+const TRACEPARENT = /^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$/;
 
 /** How far a request got. */
 interface Flight {
@@ -59,6 +63,7 @@ interface Agents {
 export class HttpTransport implements Transport {
   private readonly headers: Readonly<Record<string, string>>;
   private readonly responseBytesMax: number;
+  private readonly traceparent: () => string | undefined;
   private readonly kept: Agents;
   private readonly fresh: Agents;
   private isClosed = false;
@@ -66,6 +71,7 @@ export class HttpTransport implements Transport {
   constructor(options: HttpOptions = {}) {
     this.headers = options.headers ?? {};
     this.responseBytesMax = options.responseBytesMax ?? RESPONSE_BYTES_MAX;
+    this.traceparent = options.traceparent ?? (() => undefined);
     const agents = (keepAlive: boolean): Agents => ({
       plain: new http.Agent({ keepAlive, maxFreeSockets: IDLE_CONNECTIONS_MAX }),
       secure: new https.Agent({ ...options.tls, keepAlive, maxFreeSockets: IDLE_CONNECTIONS_MAX }),
@@ -173,6 +179,8 @@ export class HttpTransport implements Transport {
   private options(server: Server, request: HttpRequest, agents: Agents): https.RequestOptions {
     const headers: Record<string, string | number> = { ...this.headers };
     if (request.opens !== undefined) headers["idempotency-key"] = request.opens;
+    const span = this.traceparent();
+    if (span !== undefined && TRACEPARENT.test(span)) headers["traceparent"] = span;
     if (request.body) {
       headers["content-type"] = "application/json";
       headers["content-length"] = request.body.length;

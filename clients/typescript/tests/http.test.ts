@@ -102,6 +102,21 @@ describe("answers", () => {
     assert.match(head, /content-length: 7/i);
   });
 
+  test("a request says which span it belongs to", async (t) => {
+    const span = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+    for (const [given, sent] of [
+      [span, span],
+      [undefined, undefined],
+      ["no span\r\nx-odd: 1", undefined],
+    ]) {
+      const peer = await answers(t, whole("{}"));
+      const transport = new HttpTransport({ traceparent: () => given });
+      t.after(() => transport.close());
+      await transport.send(peer.server, REQUEST);
+      assert.equal(/traceparent: (.*)/i.exec(peer.heads[0] ?? "")?.[1]?.trim(), sent);
+    }
+  });
+
   test("bodies of every length", async (t) => {
     const chunked =
       "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3;x=y\r\nabc\r\nA\r\n0123456789\r\n" +
