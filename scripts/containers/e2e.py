@@ -5,6 +5,7 @@ import os
 import sys
 from pathlib import Path
 
+import gateway
 import pipeline
 import reconciler
 import tracker
@@ -14,6 +15,7 @@ EXAMPLES = {
     "reconciler": reconciler,
     "tracker": tracker,
     "pipeline": pipeline,
+    "gateway": gateway,
 }
 
 
