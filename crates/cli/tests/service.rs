@@ -11,7 +11,8 @@ use std::{
 use anyhow::{Context, Result, ensure};
 use common::{BINARY, SOON, ask, command, ran, server, write};
 use rustix::process::{Pid, Signal, kill_process};
-use solehold_testkit::{Postgres, TempDir, free_port, wait_for};
+use serde_json::json;
+use solehold_testkit::{Kafka, Mosquitto, Postgres, TempDir, free_port, wait_for};
 use tokio::{
     net::UnixDatagram,
     process::{Child, Command},
@@ -191,6 +192,83 @@ async fn a_gate_is_ready_when_it_can_judge() -> Result<()> {
     manager.until("WATCHDOG=1").await?;
     signal(&child, Signal::TERM)?;
     manager.until("STOPPING=1").await?;
+    ends_well(child).await
+}
+
+/// The watchdog is about the process, and not about its broker.
+#[tokio::test]
+async fn an_mqtt_gate_is_ready_when_it_can_judge_and_alive_without_its_broker() -> Result<()> {
+    let manager = Manager::new()?;
+    let broker = Mosquitto::start().await?;
+    let url = broker.url();
+    let server_at = format!("127.0.0.1:{}", free_port()?);
+    let listen = format!("127.0.0.1:{}", free_port()?);
+    let readyz = format!("http://{listen}/readyz");
+    let args = ["gate", "mqtt", "--broker", &url, "--topics", "plant/{key}/+", "--kind", "job"];
+    let more = ["--metrics-listen", &listen, "--server", &server_at];
+    let child = manager.start(&[&args[..], &more[..]].concat())?;
+    let reports = manager.until("STATUS=").await?;
+    let waiting = reports.last().context("a report")?;
+    assert!(waiting.starts_with("STATUS=the knowledge of the gate is too old: "), "{waiting}");
+    assert_eq!(status(&readyz).await, Some(503));
+    let _server = server().listen(server_at.parse()?).start().await?;
+    let reports = manager.until("READY=1").await?;
+    assert_eq!(reports.last().map(String::as_str), Some("READY=1\nSTATUS=the MQTT gate is up to date"));
+    assert_eq!(status(&readyz).await, Some(200));
+    broker.stop().await?;
+    wait_for("the gate to miss its broker", SOON, async || status(&readyz).await == Some(503)).await?;
+    manager.reported();
+    for _ in 0..3 {
+        assert_eq!(manager.next().await?, "WATCHDOG=1");
+    }
+    signal(&child, Signal::TERM)?;
+    let reports = manager.until("STOPPING=1").await?;
+    let stopping = "STOPPING=1\nSTATUS=waiting for confirmations of the broker";
+    assert_eq!(reports.last().map(String::as_str), Some(stopping));
+    ends_well(child).await
+}
+
+#[tokio::test]
+async fn an_orchestrator_is_ready_when_it_consumes_commands_and_alive_before() -> Result<()> {
+    let manager = Manager::new()?;
+    let (kafka, postgres) = tokio::try_join!(Kafka::start(), Postgres::start())?;
+    for (topic, partitions) in [("commands", 2), ("tasks", 2), ("reports", 1)] {
+        kafka.create_topic_named(topic, partitions).await?;
+    }
+    kafka.stop().await?;
+    let listen = format!("127.0.0.1:{}", free_port()?);
+    let readyz = format!("http://{listen}/readyz");
+    let file = json!({
+        "name": "pod-1",
+        "kafka": {
+            "brokers": kafka.address(),
+            "topic": "commands",
+            "partitions": 2,
+            "session_timeout": "6s",
+            "broker_version": kafka.broker_version(),
+        },
+        "postgres": { "url": postgres.url() },
+        "dispatchers": { "kafka": { "reports_topic": "reports" } },
+        "stages": { "decode": { "task": "tasks", "dispatch": "kafka" } },
+        "http": { "listen": listen },
+    });
+    // YAML takes JSON.
+    let file = write(manager.folder.path(), "orchestrator.yaml", &file.to_string())?;
+    let child = manager.start(&["orchestrator", "--config", &file])?;
+    let reports = manager.until("STATUS=").await?;
+    let serving = format!("STATUS=solehold orchestrator pod-1 serves jobs on http://{listen}");
+    assert_eq!(reports.last(), Some(&serving));
+    assert_eq!(status(&readyz).await, Some(503));
+    for _ in 0..3 {
+        assert_eq!(manager.next().await?, "WATCHDOG=1");
+    }
+    kafka.start_again().await?;
+    let reports = manager.until("READY=1").await?;
+    assert_eq!(reports.last().map(String::as_str), Some("READY=1\nSTATUS=consuming commands"));
+    assert_eq!(status(&readyz).await, Some(200));
+    signal(&child, Signal::TERM)?;
+    let reports = manager.until("STOPPING=1").await?;
+    assert_eq!(reports.last().map(String::as_str), Some("STOPPING=1\nSTATUS=handing partitions over"));
     ends_well(child).await
 }
 
