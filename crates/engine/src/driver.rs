@@ -290,7 +290,8 @@ impl Worker {
             return;
         }
         // What was taken in before the store was found not to answer does not wait for it either.
-        if let Err(error) = self.health.check() {
+        let writable = self.store.check_writable().map_err(EngineError::from);
+        if let Err(error) = self.health.check().and(writable) {
             for (_, reply) in replies {
                 let _ = reply.send(Err(error.clone()));
             }

@@ -219,10 +219,17 @@ impl Engine {
         self.parts.driver.alive().await
     }
 
-    /// Asks the store whether it answers.
+    /// Refuses at once while the store is known not to answer, or can only be read.
+    pub fn check_writable(&self) -> Result<(), EngineError> {
+        self.check()?;
+        Ok(self.parts.store.check_writable()?)
+    }
+
+    /// Asks the store whether it answers, and can be written.
     pub async fn ready(&self) -> Result<(), EngineError> {
         self.check()?;
-        self.heard(self.parts.store.load(&Footprint::default()).await).map(|_| ())
+        self.heard(self.parts.store.load(&Footprint::default()).await)?;
+        self.check_writable()
     }
 
     /// Reads what `footprint` names, in one snapshot.

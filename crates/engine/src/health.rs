@@ -70,7 +70,7 @@ impl Health {
             (None, Some(what)) => {
                 tracing::warn!(error = %what, "the store is unavailable; commands fail until it answers")
             }
-            (Some(_), None) => tracing::info!("the store is available again"),
+            (Some(_), None) => tracing::info!("the store answers again"),
             _ => {}
         }
         let is_trouble = trouble.is_some();

@@ -66,6 +66,16 @@ pub enum StoreError {
     Unusable(String),
 }
 
+impl StoreError {
+    /// What went wrong, without what that means for a command.
+    pub(crate) fn cause(&self) -> String {
+        match self {
+            Self::Unavailable(what) | Self::Unknown(what) => what.clone(),
+            other => other.to_string(),
+        }
+    }
+}
+
 fn process(pid: Option<u32>) -> String {
     pid.map_or_else(|| "another process".to_owned(), |pid| format!("process {pid}"))
 }
@@ -347,6 +357,20 @@ pub trait Store: Send + Sync + 'static {
     /// Persists the clock's mark if it is due, forgets what is over, and drops events past their retention. Of replicas
     /// that share a store one at a time forgets.
     async fn maintain(&self, retention: &Retention) -> Result<(), StoreError>;
+
+    /// Why nothing can be written at present, while reads are answered: the disk of an embedded store is full.
+    /// [`Self::maintain`] finds out when that is over.
+    fn unwritable(&self) -> Option<String> {
+        None
+    }
+
+    /// Fails while nothing can be written.
+    fn check_writable(&self) -> Result<(), StoreError> {
+        match self.unwritable() {
+            Some(why) => Err(StoreError::Unavailable(format!("it can be read, but not written: {why}"))),
+            None => Ok(()),
+        }
+    }
 
     /// The number of leases, resources and sessions, of one tenant or of all.
     async fn usage(&self, tenant: Option<&Name>) -> Result<Usage, StoreError>;

@@ -6,6 +6,7 @@ use parking_lot::Mutex;
 use solehold_core::time::Revision;
 
 use crate::{
+    clock::BootTime,
     driver::Driver,
     engine::EngineOptions,
     error::EngineError,
@@ -20,6 +21,9 @@ const SWEEPS_PER_SECOND: usize = 20;
 /// Ended rows are deleted and the clock's mark is written five times per second, so that a mark that is half a second
 /// old means that no engine is running.
 const MAINTAIN_EVERY_SWEEPS: u32 = 4;
+
+/// A failure of maintenance that lasts is logged this often.
+const WARN_EVERY: Duration = Duration::from_secs(10);
 
 /// Clients' commands share the lane: none waits behind more nominations than this at a time.
 const TOGETHER_MAX: usize = 128;
@@ -40,26 +44,35 @@ impl Sweeper {
         // Nominations are queued together: leave room in the queue for clients' commands.
         let places = (self.options.driver.queue_max / 2).max(1);
         let most = (self.options.sweep_per_second / SWEEPS_PER_SECOND).clamp(1, places);
+        let mut warned = None;
         for turn in 0u32.. {
             turns.tick().await;
             if self.health.check().is_err() {
                 continue;
             }
-            self.sweep(most).await;
+            // Maintenance finds out whether the store can be written again.
+            if self.store.unwritable().is_none() {
+                self.sweep(most).await;
+            }
             if turn % MAINTAIN_EVERY_SWEEPS == 0 {
-                self.maintain().await;
+                self.maintain(&mut warned).await;
             }
         }
     }
 
-    /// A failure does not make the store unhealthy: a slow maintenance statement must not stop renewals.
-    async fn maintain(&self) {
+    /// A failure does not make the store unhealthy: a slow maintenance statement must not stop renewals. `warned` is
+    /// when a failure was last logged.
+    async fn maintain(&self, warned: &mut Option<BootTime>) {
         let unsent_after = *self.unsent_after.lock();
         let retention = Retention { unsent_after, ..self.options.retention };
         match self.store.maintain(&retention).await {
             // A retired store needs no maintenance.
             Ok(()) | Err(StoreError::Retired { .. }) => {}
-            Err(error) => tracing::warn!(%error, "maintenance failed; will retry"),
+            Err(error) if warned.is_none_or(|at| BootTime::now().since(at) >= WARN_EVERY) => {
+                *warned = Some(BootTime::now());
+                tracing::warn!(%error, "maintenance failed; will retry");
+            }
+            Err(_) => {}
         }
     }
 

@@ -194,7 +194,12 @@ impl Metrics {
             waiters: add(r, "waiters", "Places in line in the whole store", Gauge::default()),
             watchers: add(r, "watchers", "Watches that are open at this node", Gauge::default()),
             connections: add(r, "connections", "Connections that are open at this node", Gauge::default()),
-            store_up: add(r, "store_up", "Whether the store answers (1) or not (0)", Gauge::default()),
+            store_up: add(
+                r,
+                "store_up",
+                "Whether the store answers and can be written (1) or not (0)",
+                Gauge::default(),
+            ),
             barred: add_seconds(r, "store_barred", of_bar, Seconds::default()),
             relay_counts: RELAY_COUNTS.map(|(name, help)| add(r, name, help, Family::default())),
             relay_lag_events: add(r, "relay_lag_events", "Events that are not sent yet", Family::default()),
@@ -241,9 +246,9 @@ impl Metrics {
         self.operation_seconds.get_or_create(&[of]).observe(took.as_secs_f64());
     }
 
-    /// What the store was found to hold; nothing, if it does not answer.
-    pub fn usage(&self, usage: Option<&Usage>) {
-        self.store_up.set(usage.is_some().into());
+    /// What the store was found to hold, nothing if it does not answer; and whether it can be written.
+    pub fn usage(&self, usage: Option<&Usage>, is_writable: bool) {
+        self.store_up.set((usage.is_some() && is_writable).into());
         let Some(usage) = usage else { return };
         self.live_leases.set(usage.live_leases as i64);
         self.resources.set(usage.resources as i64);

@@ -66,6 +66,8 @@ pub struct ResidentStore {
     turn: Mutex<WriteTurn>,
     /// The rows may be stale (set back, or behind): readers take a turn first, which loads them again.
     has_failed: AtomicBool,
+    /// Why the journal could not be written when that was last tried; none if it could.
+    unwritable: parking_lot::Mutex<Option<String>>,
     head: watch::Sender<Cursor>,
     /// Events that are no longer in memory.
     history: Option<Arc<dyn JournaledEvents>>,
@@ -119,32 +121,33 @@ impl ResidentStore {
     ) -> Result<Arc<Self>, StoreError> {
         let boot_id = boot_id();
         let at_least = |_| StoreTime::default();
-        let JournaledRows { rows, is_unfolded, set_back } =
+        let JournaledRows { rows, unwritable, set_back } =
             turn::load(&mut *journal, &*clock, at_least, &boot_id).map_err(|error| match error {
                 StoreError::Unknown(what) => StoreError::Unusable(what),
                 other => other,
             })?;
         let marked = rows.since.1;
-        if set_back.is_none() && !is_unfolded {
+        if set_back.is_none() && unwritable.is_none() {
             turn::adopt(&mut *journal, rows.since.0);
         }
         let seal = journal.seal();
         if let Err(error) = &seal {
             tracing::warn!(%error, "cannot store the key that seals cursors; holders get none until the next start");
         }
-        Ok(Arc::new(Self {
+        let store = Self {
             name,
             clock,
             boot_id,
             // A cursor of the lost history must not be read either, before the revision has jumped.
             has_failed: AtomicBool::new(set_back.is_some()),
+            unwritable: parking_lot::Mutex::default(),
             head: watch::Sender::new(rows.cursor),
             history: journal.history(),
             rows: RwLock::new(rows),
             turn: Mutex::new(WriteTurn {
                 journal,
                 is_behind: false,
-                is_unfolded,
+                is_unfolded: unwritable.is_some(),
                 set_back,
                 is_closed: false,
                 marked,
@@ -152,7 +155,9 @@ impl ResidentStore {
             readers: Arc::new(Semaphore::new(reading::READERS_MAX)),
             options,
             seal: seal.ok(),
-        }))
+        };
+        store.note_written(unwritable);
+        Ok(Arc::new(store))
     }
 
     fn read(&self) -> RwLockReadGuard<'_, Rows> {

@@ -159,7 +159,7 @@ impl Store for ResidentStore {
             let folded = turn.journal.unfolded().map(fold);
             (now, mark, folded)
         };
-        let dropped = turn.journal.tidy(folded, mark, retention).await?;
+        let dropped = self.wrote(turn.journal.tidy(folded, mark, retention).await)?;
         let mut rows = self.write();
         let floor = rows.floor.max(dropped.unwrap_or_default());
         rows.floor = floor;
@@ -171,6 +171,10 @@ impl Store for ResidentStore {
             });
         }
         Ok(())
+    }
+
+    fn unwritable(&self) -> Option<String> {
+        self.unwritable.lock().clone()
     }
 
     async fn usage(&self, tenant: Option<&Name>) -> Result<Usage, StoreError> {

@@ -63,28 +63,47 @@ impl ResidentStore {
         if turn.is_unfolded {
             self.fold(&mut turn).map_err(nothing_done)?;
             turn.is_unfolded = false;
-            tracing::info!("the journal has room again; accepting commands");
         }
         Ok(turn)
+    }
+
+    /// Records how a write of the journal went, and logs when that changes.
+    pub(super) fn wrote<T>(&self, written: Result<T, StoreError>) -> Result<T, StoreError> {
+        self.note_written(written.as_ref().err().map(StoreError::cause));
+        written
+    }
+
+    pub(super) fn note_written(&self, error: Option<String>) {
+        let mut known = self.unwritable.lock();
+        match (&*known, &error) {
+            (None, Some(error)) => {
+                tracing::error!(%error, "the journal cannot be written; serving reads only until it can")
+            }
+            (Some(_), None) => tracing::info!("the journal can be written again; accepting commands"),
+            _ => {}
+        }
+        *known = error;
     }
 
     /// Brings the journal's snapshot up to date with all rows.
     pub(super) fn fold(&self, turn: &mut WriteTurn) -> Result<(), StoreError> {
         let tick = self.clock.now();
         let rows = self.read();
-        turn.journal.fold(&rows.state, Dirty::default(), self.mark_of(&rows, rows.now(tick), tick))
+        let mark = self.mark_of(&rows, rows.now(tick), tick);
+        self.wrote(turn.journal.fold(&rows.state, Dirty::default(), mark))
     }
 
     /// Loads the rows again after the journal failed. No command has begun, so another failure leaves nothing unknown.
     fn catch_up(&self, turn: &mut WriteTurn) -> Result<(), StoreError> {
         let at_least = |tick| self.read().now(tick);
-        let JournaledRows { rows, is_unfolded, .. } =
+        let JournaledRows { rows, unwritable, .. } =
             load(&mut *turn.journal, &*self.clock, at_least, &self.boot_id).map_err(nothing_done)?;
         self.head.send_replace(rows.cursor);
         *self.write() = rows;
         self.rows.clear_poison();
         turn.is_behind = false;
-        turn.is_unfolded = is_unfolded;
+        turn.is_unfolded = unwritable.is_some();
+        self.note_written(unwritable);
         self.has_failed.store(false, Ordering::SeqCst);
         tracing::info!("reloaded all rows from the journal");
         Ok(())
@@ -128,7 +147,7 @@ impl ResidentStore {
         let retired_to = entry.mark.retired_to.clone();
         // Stays set if this future is dropped halfway, or panics: the journal may then have what the rows lack.
         turn.is_behind = true;
-        let appended = turn.journal.append(entry).await;
+        let appended = self.wrote(turn.journal.append(entry).await);
         self.has_failed.store(appended.is_err(), Ordering::SeqCst);
         appended?;
         let mut rows = self.write();
@@ -179,8 +198,8 @@ fn nothing_done(error: StoreError) -> StoreError {
 
 pub(super) struct JournaledRows {
     pub(super) rows: Rows,
-    /// What the start has changed could not be written: the disk is full.
-    pub(super) is_unfolded: bool,
+    /// Why what the start has changed could not be written, as when the disk is full.
+    pub(super) unwritable: Option<String>,
     pub(super) set_back: Option<SetBack>,
 }
 
@@ -203,7 +222,7 @@ pub(super) fn load(
         if is_barred { mark.barred_until.plus_ms(gap_ms) } else { mark.barred_until }
     });
     let retired_to = mark.as_ref().and_then(|mark| mark.retired_to.clone());
-    let mut is_unfolded = false;
+    let mut unwritable = None;
     if mark.is_some() {
         let mark = Mark {
             now,
@@ -213,10 +232,7 @@ pub(super) fn load(
             retired_to: retired_to.clone(),
         };
         match journal.fold(&state, dirty, mark) {
-            Err(StoreError::Unknown(error)) => {
-                tracing::error!(%error, "cannot write the journal; serving reads only");
-                is_unfolded = true;
-            }
+            Err(error @ StoreError::Unknown(_)) => unwritable = Some(error.cause()),
             folded => folded?,
         }
     }
@@ -232,7 +248,7 @@ pub(super) fn load(
         retired_to,
         since: (now, tick),
     };
-    Ok(JournaledRows { rows, is_unfolded, set_back })
+    Ok(JournaledRows { rows, unwritable, set_back })
 }
 
 #[cfg(test)]

@@ -233,7 +233,7 @@ impl Context {
         let mut counted = self.counted.lock().await;
         if counted.is_none_or(|at| BootTime::now().since(at) >= COUNT_EVERY) {
             let usage = self.engine.usage(None).await;
-            self.metrics.usage(usage.as_ref().ok());
+            self.metrics.usage(usage.as_ref().ok(), self.engine.check_writable().is_ok());
             if let Ok(loaded) = self.engine.load(&Footprint::default()).await {
                 self.metrics.barred(loaded.barred_ms().unwrap_or_default());
             }

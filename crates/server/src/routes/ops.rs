@@ -65,17 +65,18 @@ pub fn liveness(node_id: &str, engine: &str, began: BootTime) -> Liveness {
     Liveness { health, uptime_seconds: BootTime::now().since(began).as_secs() }
 }
 
-/// Returns 200 if the store answers. With `barred_ms`, it can be read, and grants and renews nothing for that long,
-/// because it was restored or failed over.
+/// Returns 200 if the store answers and can be written. With `barred_ms`, it can be read, and grants and renews nothing
+/// for that long, because it was restored or failed over.
 #[utoipa::path(
     get, path = paths::READY,
     responses(
         (status = 200, description = "The server is ready", body = Ready),
-        (status = 503, description = "The store does not answer"),
+        (status = 503, description = "The store does not answer, or can only be read"),
     )
 )]
 async fn ready(caller: Anyone) -> Reply<Ready> {
     let context = caller.context();
+    context.engine().check_writable()?;
     let loaded = context.engine().load(&Footprint::default()).await?;
     let barred_ms = loaded.barred_ms();
     let reason = barred_ms.map(|retry_after_ms| StoreError::Barred { retry_after_ms }.to_string());
