@@ -26,8 +26,8 @@ use crate::commands::{rows::RowsArgs, sql::SqlArgs};
 use crate::{
     client::ServerArgs,
     commands::{
-        admin, completions, deploy, explain, health, job, lease, man, node, placement, resource, runner,
-        serve, session, watch,
+        admin, completions, deploy, doctor, explain, health, job, lease, man, node, placement, resource,
+        runner, serve, session, watch,
     },
     exit,
     global::GlobalArgs,
@@ -179,6 +179,8 @@ pub enum Command {
     Node(node::NodeCommand),
     /// Check whether a server, agent, gate or orchestrator is ready; exits with 5 if it is not
     Health(health::HealthArgs),
+    /// Look for what is wrong with a configuration, its store or a server, and what to do; exits with 1 on a problem
+    Doctor(doctor::DoctorArgs),
     /// Follow every change of ownership, with no gaps and no duplicates
     Watch(watch::WatchArgs),
     /// Manage keys and tokens, export and import, through a server or directly on its store

@@ -16,6 +16,7 @@ mod args;
 mod client;
 mod commands;
 mod config;
+mod doctor;
 mod engine_url;
 mod error;
 mod exit;
@@ -47,8 +48,8 @@ use crate::{
     args::{Cli, Command},
     client::{Client, ServerArgs},
     commands::{
-        admin, completions, deploy, explain, health, job, lease, man, node, placement, resource, runner,
-        serve, session, watch,
+        admin, completions, deploy, doctor as doctoring, explain, health, job, lease, man, node, placement,
+        resource, runner, serve, session, watch,
     },
     error::{CommandError, CommandResult},
     exit::Exit,
@@ -137,6 +138,7 @@ async fn dispatch(command: Command, server: &ServerArgs, global: &GlobalArgs) ->
         Command::Run(_) | Command::Lock(_) | Command::Agent(_) => {
             Err(not_built::error("`run`, `lock` and `agent`", "agent"))
         }
+        Command::Doctor(args) => return doctoring::run(args, server, global).await,
         Command::Watch(args) => return watch::run(args, &client()?, global).await,
         Command::Serve(alone) => serve::run(alone.args, global).await,
         Command::Lease(command) => lease::run(command, &client()?, global).await,

@@ -22,6 +22,7 @@ const KIND: &str = "camera";
 const NOT_READS: &[&str] = &[
     "serve",
     "agent",
+    "doctor",
     "explain",
     "gate",
     "orchestrator",

@@ -5,6 +5,7 @@ pub mod admin;
 pub mod agent;
 pub mod completions;
 pub mod deploy;
+pub mod doctor;
 pub mod explain;
 #[cfg(feature = "gate")]
 pub mod gate;

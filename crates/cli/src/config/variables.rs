@@ -1,6 +1,6 @@
 //! The `SOLEHOLD_*` variables.
 
-use std::{collections::BTreeMap, ffi::OsString, fmt::Display, fs, str::FromStr};
+use std::{collections::BTreeMap, ffi::OsString, fmt::Display, fs, path::PathBuf, str::FromStr};
 
 use crate::error::{CommandError, CommandResult};
 
@@ -76,6 +76,11 @@ impl Variables {
             "" => Err(invalid(&"is empty")),
             text => text.parse().map(Some).map_err(|error: T::Err| invalid(&format!("has {error}"))),
         }
+    }
+
+    /// The file that a variable names, if it is set.
+    pub fn path(&self, name: &str) -> Option<PathBuf> {
+        self.0.get(name).map(PathBuf::from)
     }
 
     /// The variables that neither `known` nor this module names, each with the known one that may be meant.

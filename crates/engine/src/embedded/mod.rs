@@ -26,7 +26,7 @@ use std::{path::Path, sync::Arc};
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
-use rusqlite::{Connection, OptionalExtension, TransactionBehavior, params};
+use rusqlite::{Connection, OpenFlags, OptionalExtension, TransactionBehavior, params};
 use solehold_core::{
     ledger::{Dirty, Ledger},
     time::{Revision, StoreTime},
@@ -40,6 +40,7 @@ use crate::{
 
 pub use folder::Lock;
 use incarnation::Incarnation;
+pub use snapshot::SCHEMA_VERSION;
 
 const FILE: &str = "solehold.db";
 
@@ -334,6 +335,32 @@ impl From<rusqlite::Error> for StoreError {
     fn from(error: rusqlite::Error) -> Self {
         Self::Unknown(format!("cannot write the journal: {error}"))
     }
+}
+
+/// The version of the schema of the store in a folder, whether a process has it or not; none if there is no store.
+/// Changes nothing.
+pub fn schema_version(path: &Path) -> Result<Option<u32>, StoreError> {
+    let file = path.join(FILE);
+    let odd = |error: &dyn std::fmt::Display| StoreError::Unusable(format!("{}: {error}", file.display()));
+    let header = match std::fs::File::open(&file) {
+        Ok(mut opened) => {
+            let mut header = [0; 100];
+            let read = std::io::Read::read_exact(&mut opened, &mut header);
+            read.map_err(|error| odd(&error)).map(|()| header)?
+        }
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(odd(&error)),
+    };
+    // What was written ahead may be newer than the header, and only SQLite can read it.
+    let version = if path.join(format!("{FILE}-wal")).exists() {
+        let db = Connection::open_with_flags(&file, OpenFlags::SQLITE_OPEN_READ_ONLY).map_err(|e| odd(&e))?;
+        db.pragma_query_value(None, "user_version", |row| row.get(0)).map_err(|e| odd(&e))?
+    } else if header.starts_with(b"SQLite format 3\0") {
+        u32::from_be_bytes([header[60], header[61], header[62], header[63]])
+    } else {
+        return Err(odd(&"not a database"));
+    };
+    Ok(Some(version))
 }
 
 /// A disk with less room than this is full for a store that is being made.

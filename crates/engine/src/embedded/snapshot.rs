@@ -16,7 +16,8 @@ use crate::{
     store::{Cursor, Row, StoreError},
 };
 
-const SCHEMA_VERSION: i64 = 5;
+/// The version that this program writes, and the newest that it reads.
+pub const SCHEMA_VERSION: u32 = 5;
 
 const SCHEMA: &str = "
 CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -112,13 +113,13 @@ CREATE VIEW requests AS SELECT row ->> '$.resource.tenant' AS tenant, row ->> '$
 /// Makes the tables of a new file, and what an older one lacks; refuses a file that a newer program made.
 pub(super) fn migrate(db: &Connection) -> Result<(), StoreError> {
     let version: i64 = db.pragma_query_value(None, "user_version", |r| r.get(0))?;
-    if version > SCHEMA_VERSION {
+    if version > SCHEMA_VERSION.into() {
         let text = format!(
             "the data folder has schema {version}, and this program knows {SCHEMA_VERSION}: use a newer one"
         );
         return Err(StoreError::Unusable(text));
     }
-    if version < SCHEMA_VERSION {
+    if version < SCHEMA_VERSION.into() {
         let tx = db.unchecked_transaction()?;
         let steps = (1..).zip([SCHEMA, SCHEMA_2, SCHEMA_3, SCHEMA_4, SCHEMA_5]);
         for (step, sql) in steps.skip(version.max(0) as usize) {

@@ -62,7 +62,10 @@ use std::{
     time::Duration,
 };
 
-pub use self::connection::target::Target;
+pub use self::{
+    connection::{pool::CONNECTIONS_MAX, target::Target},
+    schema::SCHEMA_VERSION,
+};
 use async_trait::async_trait;
 use parking_lot::Mutex;
 use solehold_core::{command::Footprint, key::Name, record::Record};
@@ -99,6 +102,9 @@ const NEWS_EVERY: Duration = Duration::from_millis(50);
 const NEWS_WAIT: Duration = Duration::from_secs(1);
 /// How many attempts are made to open a store that other replicas open, too.
 const OPEN_ATTEMPTS: u32 = 20;
+
+/// How far its clock may run ahead of a holder's unnoticed, within one lease (rule 2).
+pub const CLOCK_SLACK: Duration = Duration::from_millis(clock::pace::TOLERANCE_MS.unsigned_abs());
 
 /// How a [`PostgresStore`] is opened.
 #[derive(Debug, Clone, Copy, Default)]

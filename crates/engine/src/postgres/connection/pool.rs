@@ -49,6 +49,8 @@ use crate::store::StoreError;
 /// Connections for the lanes, the sweeper and the clock: they never wait behind readers.
 const WRITERS: usize = 6;
 const READERS: usize = 8;
+/// The connections that a store has open at most.
+pub const CONNECTIONS_MAX: usize = WRITERS + READERS;
 /// Statements of other shapes that a connection keeps prepared.
 const SHAPED_MAX: usize = 256;
 /// One round trip takes no longer, or the server hangs.

@@ -25,6 +25,8 @@ const VERSIONS: [&str; 10] = [
     include_str!("version_9.sql"),
     include_str!("version_10.sql"),
 ];
+/// The version that this program writes, and the newest that it reads.
+pub const SCHEMA_VERSION: u32 = VERSIONS.len() as u32;
 /// Since this version resources have marks.
 const MARKED: usize = 3;
 /// A migration may rewrite tables.

@@ -1,0 +1,6 @@
+//! Gathers facts, and changes nothing.
+
+pub mod host;
+#[cfg(feature = "postgres")]
+pub mod postgres;
+pub mod server;
