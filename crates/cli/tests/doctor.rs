@@ -163,6 +163,23 @@ async fn certificates_and_files_with_secrets() -> Result<()> {
     Found::of(&["--config", &config]).await?.has("problem", "certificates", "cannot be read")
 }
 
+/// Only clients would notice otherwise.
+#[tokio::test]
+async fn serve_logs_that_its_certificate_has_expired() -> Result<()> {
+    let folder = TempDir::new()?;
+    certificate(folder.path(), 2020, 2021)?;
+    let file = |name: &str| folder.path().join(name);
+    let tls = |builder: solehold_testkit::SoleholdBuilder| {
+        builder.arg("--tls-cert").arg(file("cert.pem")).arg("--tls-key").arg(file("key.pem"))
+    };
+    let server = tls(server()).start().await?;
+    let says = async |words: &str| server.logs().contains(words);
+    wait_for("a warning", SOON, async || says("TLS certificate has expired").await).await?;
+    certificate(folder.path(), 2020, 4000)?;
+    wait_for("the new one", SOON, async || says("TLS certificate is valid").await).await?;
+    Ok(())
+}
+
 #[tokio::test]
 async fn times_of_an_agent_are_compared_with_the_server_s() -> Result<()> {
     let folder = TempDir::new()?;

@@ -10,7 +10,8 @@ use rustls::{
     server::WebPkiClientVerifier,
 };
 use solehold_core::key::Name;
-use solehold_process::tls;
+use solehold_engine::clock::wall_ms;
+use solehold_process::tls::{self, CertificateInfo, Validity};
 use tokio::net::TcpStream;
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
 
@@ -39,6 +40,10 @@ pub struct Tls {
     protocols: Protocols,
     read: TlsBytes,
     in_use: Arc<ArcSwap<ServerConfig>>,
+    /// Its dates; none if only rustls can read it.
+    certificate: Option<CertificateInfo>,
+    /// What the log says of it so far.
+    logged: Validity,
 }
 
 /// Accepts connections with the configuration that is in use.
@@ -70,7 +75,26 @@ impl Tls {
     pub async fn open(files: TlsFiles, protocols: Protocols) -> Result<Self, TlsError> {
         let read = read(&files).await?;
         let in_use = Arc::new(ArcSwap::from_pointee(parse(&files, protocols, &read)?));
-        Ok(Self { files, protocols, read, in_use })
+        let certificate = CertificateInfo::of_pem(&read.cert).ok();
+        Ok(Self { files, protocols, read, in_use, certificate, logged: Validity::Valid })
+    }
+
+    /// Logs once when the certificate in use is not valid: clients refuse it, and only they would say so.
+    fn warn_of_validity(&mut self) {
+        let Some(certificate) = &self.certificate else { return };
+        let validity = certificate.validity(wall_ms());
+        let cert = self.files.cert.display();
+        match validity {
+            _ if validity == self.logged => {}
+            Validity::Expired => {
+                tracing::warn!(%cert, "TLS certificate has expired; clients refuse to connect until it is replaced")
+            }
+            Validity::NotYet => {
+                tracing::warn!(%cert, "TLS certificate is not valid yet; clients refuse to connect until it is")
+            }
+            Validity::Valid => tracing::info!(%cert, "TLS certificate is valid"),
+        }
+        self.logged = validity;
     }
 
     /// Accepts connections with these files; changed files take effect while [`Self::follow`] runs.
@@ -81,6 +105,7 @@ impl Tls {
     /// Follows changes of the files, forever. Files that cannot be used leave the former ones in use.
     pub async fn follow(mut self) {
         loop {
+            self.warn_of_validity();
             tokio::time::sleep(LOOK_EVERY).await;
             let read = match read(&self.files).await {
                 Ok(read) if read == self.read => continue,
@@ -93,6 +118,7 @@ impl Tls {
             };
             match parse(&self.files, self.protocols, &read) {
                 Ok(config) => {
+                    self.certificate = CertificateInfo::of_pem(&read.cert).ok();
                     self.in_use.store(Arc::new(config));
                     tracing::info!(cert = %self.files.cert.display(), "reloaded TLS certificate");
                 }
