@@ -13,12 +13,15 @@ use crate::commands::not_built;
 #[cfg(not(feature = "postgres"))]
 use crate::commands::not_built::{NotBuilt as RowsArgs, NotBuilt as SqlArgs};
 #[cfg(not(feature = "agent"))]
-use crate::commands::not_built::{NotBuilt as AgentArgs, NotBuilt as LockArgs, NotBuilt as RunArgs};
+use crate::commands::not_built::{
+    NotBuilt as AgentArgs, NotBuilt as ElectArgs, NotBuilt as LockArgs, NotBuilt as RunArgs,
+};
 #[cfg(feature = "kafka")]
 use crate::commands::orchestrator;
 #[cfg(feature = "agent")]
 use crate::commands::{
     agent::AgentArgs,
+    elect::ElectArgs,
     hold::{LockArgs, RunArgs},
 };
 #[cfg(feature = "postgres")]
@@ -130,6 +133,9 @@ pub enum Command {
     /// Run a command while holding a lock; waiters are served in order of arrival
     #[cfg_attr(not(feature = "agent"), command(hide = true))]
     Lock(LockArgs),
+    /// Run a command only while this process leads: leader election for any program
+    #[cfg_attr(not(feature = "agent"), command(hide = true))]
+    Elect(ElectArgs),
     /// Supervise workers that run only while their leases are held
     #[cfg_attr(not(feature = "agent"), command(hide = true))]
     Agent(AgentArgs),
@@ -198,6 +204,8 @@ impl Command {
             Self::Run(_) => true,
             #[cfg(feature = "agent")]
             Self::Lock(lock) => !lock.is_question(),
+            #[cfg(feature = "agent")]
+            Self::Elect(elect) => !elect.is_question(),
             _ => false,
         }
     }

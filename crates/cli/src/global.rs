@@ -15,8 +15,8 @@ pub struct GlobalArgs {
     #[arg(long, global = true, hide_short_help = true)]
     pub json: bool,
     /// Log level on stderr: error, warn, info, debug, trace, or directives such as `info,solehold_engine=debug`
-    /// [env: SOLEHOLD_LOG_LEVEL] [default: info for serve and agent, off for run and lock, warn
-    /// otherwise]
+    /// [env: SOLEHOLD_LOG_LEVEL] [default: info for serve and agent, off for run, lock and elect,
+    /// warn otherwise]
     #[arg(long, global = true, hide_short_help = true, value_name = "LEVEL")]
     pub log_level: Option<String>,
     /// Format of log lines [env: SOLEHOLD_LOG_FORMAT] [default: text]

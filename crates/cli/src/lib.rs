@@ -41,7 +41,7 @@ use crate::commands::not_built;
 #[cfg(feature = "kafka")]
 use crate::commands::orchestrator;
 #[cfg(feature = "agent")]
-use crate::commands::{agent, hold as holding, lock};
+use crate::commands::{agent, elect, hold as holding, lock};
 #[cfg(feature = "postgres")]
 use crate::commands::{rows, sql};
 use crate::{
@@ -82,7 +82,7 @@ fn misused(error: clap::Error) -> ! {
     let typed = std::env::args_os().skip(1).map(|arg| arg.to_string_lossy().into_owned());
     let typed: Vec<String> = typed.collect();
     let before_dashes = || typed.iter().take_while(|arg| *arg != "--");
-    let runs = before_dashes().find(|arg| *arg == "run" || *arg == "lock").cloned();
+    let runs = before_dashes().find(|arg| ["run", "lock", "elect"].contains(&arg.as_str())).cloned();
     if let Some(runs) = runs.filter(|_| error.use_stderr()) {
         let _ = args::with_hint(error, &runs, &typed).print();
         std::process::exit(Exit::Usage.before_the_command().code().into());
@@ -133,10 +133,16 @@ async fn dispatch(command: Command, server: &ServerArgs, global: &GlobalArgs) ->
         #[cfg(feature = "agent")]
         Command::Lock(args) => return holding::lock(args, server).await,
         #[cfg(feature = "agent")]
+        Command::Elect(args) if args.is_question() => {
+            return elect::observe(args, &client()?, global).await;
+        }
+        #[cfg(feature = "agent")]
+        Command::Elect(args) => return elect::run(args, server).await,
+        #[cfg(feature = "agent")]
         Command::Agent(args) => agent::run(args, server, global).await,
         #[cfg(not(feature = "agent"))]
-        Command::Run(_) | Command::Lock(_) | Command::Agent(_) => {
-            Err(not_built::error("`run`, `lock` and `agent`", "agent"))
+        Command::Run(_) | Command::Lock(_) | Command::Elect(_) | Command::Agent(_) => {
+            Err(not_built::error("`run`, `lock`, `elect` and `agent`", "agent"))
         }
         Command::Doctor(args) => return doctoring::run(args, server, global).await,
         Command::Watch(args) => return watch::run(args, &client()?, global).await,

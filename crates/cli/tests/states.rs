@@ -23,6 +23,7 @@ const NOT_READS: &[&str] = &[
     "serve",
     "agent",
     "doctor",
+    "elect",
     "explain",
     "gate",
     "orchestrator",

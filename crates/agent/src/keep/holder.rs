@@ -41,7 +41,7 @@ const BETWEEN_PASSES: Duration = Duration::from_millis(5);
 /// A keeper that has reported nothing this long after the kill was due is killed itself.
 const KEEPER_SILENT_MAX_MS: u64 = 2_000;
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Job {
     /// The name of the lease, for process lists.
     pub what: String,

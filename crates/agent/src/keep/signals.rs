@@ -66,9 +66,16 @@ impl AsFd for Signals {
 /// How many unread signals are kept here; more wait in the kernel.
 const WAITING_MAX: usize = 64;
 
+/// The signals that ask a program to end.
+const ENDING: [SignalName; 4] =
+    [SignalName::SIGHUP, SignalName::SIGINT, SignalName::SIGQUIT, SignalName::SIGTERM];
+
 /// Reads signals in a thread of its own, for a program that waits for other things too.
 #[derive(Debug)]
-pub struct SignalStream(mpsc::Receiver<i32>);
+pub struct SignalStream {
+    numbers: mpsc::Receiver<i32>,
+    ending: Option<i32>,
+}
 
 impl SignalStream {
     /// As [`Signals::take`].
@@ -83,14 +90,21 @@ impl SignalStream {
             }
         };
         thread::Builder::new().name("signals".to_owned()).spawn(read)?;
-        Ok(Self(receiver))
+        Ok(Self { numbers: receiver, ending: None })
     }
 
     pub async fn next(&mut self) -> i32 {
-        match self.0.recv().await {
-            Some(number) => number,
-            None => future::pending().await,
+        let Some(number) = self.numbers.recv().await else { return future::pending().await };
+        if ENDING.iter().any(|ending| *ending as i32 == number) {
+            self.ending = Some(number);
         }
+        number
+    }
+
+    /// The last signal that asked this program to end, if one has come: the command that it was passed on to is not to
+    /// be started again.
+    pub fn ending(&self) -> Option<i32> {
+        self.ending
     }
 }
 

@@ -1,13 +1,12 @@
-//! `solehold run` and `solehold lock`: run a command only while holding a lease.
+//! `solehold run` and `solehold lock`: run a command only while holding a lease. `elect` does so again and again.
 
-use std::{ffi::OsString, time::Duration};
+use std::{convert::Infallible, ffi::OsString, io, time::Duration};
 
 use clap::Args;
-use nix::sys::signal::Signal as SignalName;
 use rustix::process::getpid;
-use solehold_agent::keep::{self, ExitHook, Job, JobEnd, SignalStream};
+use solehold_agent::keep::{ExitHook, Job, JobEnd, SignalStream};
 use solehold_api::problem::ErrorCode;
-use solehold_client::{LOCK_KIND, Lost, Policy};
+use solehold_client::{ClientSession, Guard, LOCK_KIND, Lost, Policy};
 use solehold_core::key::{Name, SessionId};
 use solehold_process::manager;
 use uuid::Uuid;
@@ -17,7 +16,7 @@ use crate::{
     config::GIVEN,
     error::{CommandError, CommandResult, ValueError},
     exit::Exit,
-    hold::{self, HeldAbove, Patience, Tenure, Terms},
+    hold::{self, HeldAbove, Patience, Restart, Tenure, Terms, ending_signal},
     target::ResourceArg,
     times,
 };
@@ -52,8 +51,9 @@ impl LockArgs {
     }
 }
 
+/// How a lease is acquired and kept.
 #[derive(Debug, Args)]
-struct HoldArgs {
+pub(super) struct LeaseTerms {
     /// Prefix of the holder's name; the pid and a random suffix are added to make it unique [default: the host name]
     #[arg(long, value_name = "NAME")]
     holder: Option<String>,
@@ -69,6 +69,12 @@ struct HoldArgs {
     /// Time to wait for a server that cannot be reached yet [default: 0s]
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     wait_server: Option<Duration>,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct HoldArgs {
+    #[command(flatten)]
+    lease: LeaseTerms,
     /// What to do when renewals fail: `immediate` stops the command at the first failure, `deadline` at the deadline,
     /// and `grace=TIME` at TIME after the deadline, for work whose every output goes through a gate
     #[arg(long, default_value = "deadline", value_parser = hold::policy)]
@@ -79,12 +85,16 @@ struct HoldArgs {
     /// Time from SIGTERM to SIGKILL when the lease is lost [default: until the deadline]
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     on_lost_grace: Option<Duration>,
+    /// Start the command again when it ends, under the same token, while the lease is held; pauses of up to 30s come in
+    /// between
+    #[arg(long, value_name = "WHEN", num_args = 0..=1, require_equals = true, default_missing_value = "on-failure")]
+    restart: Option<Restart>,
     /// The command and its arguments
     #[arg(last = true, value_name = "CMD")]
     command: Vec<OsString>,
 }
 
-fn lock_name(text: &str) -> Result<String, ValueError> {
+pub(super) fn lock_name(text: &str) -> Result<String, ValueError> {
     let name = Name::new(text).map_err(|error| format!("the name {error}"))?;
     if matches!(name.as_str(), "." | "..") {
         return Err(format!("the name is {text:?}, which no URL can name").into());
@@ -102,60 +112,88 @@ pub async fn lock(args: LockArgs, server: &ServerArgs) -> CommandResult<u8> {
 }
 
 async fn hold_and_run(resource: ResourceArg, args: HoldArgs, server: &ServerArgs) -> CommandResult<u8> {
-    if args.command.is_empty() {
-        let message = format!("no command is given to run while {resource} is held");
-        return Err(CommandError::usage(message).hint("write it after two dashes, as in -- CMD ARG"));
+    let mut errand = Errand::new(resource, args)?;
+    let nothing = std::future::pending();
+    match errand.run_once(server, &Client::new(server)?, nothing).await? {
+        Turn::Interrupted(number) => Ok(Exit::of_signal(number)),
+        Turn::Ended(end) => errand.told(end),
     }
-    // First of all: a thread that was there before would still be interrupted by signals.
-    let signals = SignalStream::take();
-    let mut signals =
-        signals.map_err(|error| CommandError::broken(format!("cannot read signals: {error}")))?;
-    let terms = Terms {
-        resource: resource.clone(),
-        holder: unique_holder(args.holder.as_deref()),
-        ttl: args.ttl,
-        policy: args.policy,
-        on_lost_grace: args.on_lost_grace.unwrap_or(Duration::MAX),
-        warn: args.warn()?,
-        above: HeldAbove::of_variable(&std::env::var(HELD).unwrap_or_default()),
-    };
-    let authority = server.authority()?;
-    let client = Client::new(server)?;
-    let interrupted = |number| Ok(Exit::of_signal(number));
-    let session = tokio::select! {
-        session = terms.open(authority, args.wait_server.unwrap_or_default()) => session?,
-        number = ending_signal(&mut signals) => return interrupted(number),
-    };
-    let acquired = tokio::select! {
-        guard = terms.acquire(&session, args.patience(), &client) => guard.map_err(Err),
-        number = ending_signal(&mut signals) => Err(interrupted(number)),
-    };
-    let guard = match acquired {
-        Ok(guard) => guard,
-        Err(otherwise) => {
-            hold::close(&session).await;
-            return otherwise;
+}
+
+/// A command to run while a lease is held, once or more often.
+pub(super) struct Errand {
+    terms: Terms,
+    args: HoldArgs,
+    pub(super) signals: SignalStream,
+}
+
+/// What came of it.
+pub(super) enum Turn {
+    /// By this signal, before the command was started.
+    Interrupted(i32),
+    Ended(TurnEnd),
+}
+
+/// How a command ended, and why its lease was lost, if it was.
+pub(super) struct TurnEnd {
+    ended: io::Result<JobEnd>,
+    lost: Option<Lost>,
+}
+
+impl Errand {
+    pub(super) fn new(resource: ResourceArg, args: HoldArgs) -> CommandResult<Self> {
+        if args.command.is_empty() {
+            let message = format!("no command is given to run while {resource} is held");
+            return Err(CommandError::usage(message).hint("write it after two dashes, as in -- CMD ARG"));
         }
-    };
-    let job = Job {
-        what: resource.to_string(),
-        command: args.command,
-        env: variables(&terms, guard.token().0),
-        // What an outer `run` told is not for this command, nor is what a service manager told this process.
-        env_remove: GIVEN.iter().chain(&manager::VARIABLES).map(|&name| name.to_owned()).collect(),
-        warn: terms.warn,
-        exit_hook: ExitHook {
-            commands: session.id().map(close_session).into_iter().collect(),
-            servers: server.urls()?.iter().map(ToString::to_string).collect(),
-            env: server.variables(),
-        },
-        folder: None,
-    };
-    let tenure = Tenure::new(terms, session, guard);
-    let ended = keep::supervise(job, tenure.standing(), &mut signals).await;
-    // Only now: nothing of the command is left.
-    let lost = tenure.release(matches!(ended, Ok(JobEnd::Lost(_)))).await;
-    told(ended, &resource, lost)
+        let signals = take_signals()?;
+        let terms = Terms {
+            policy: args.policy,
+            on_lost_grace: args.on_lost_grace.unwrap_or(Duration::MAX),
+            warn: args.warn()?,
+            has_command: true,
+            ..args.lease.terms(resource)
+        };
+        Ok(Self { terms, args, signals })
+    }
+
+    /// Waits for the lease, and meanwhile for `beside`; then runs the command under it, and releases it.
+    pub(super) async fn run_once(
+        &mut self,
+        server: &ServerArgs,
+        client: &Client,
+        beside: impl Future<Output = Infallible>,
+    ) -> CommandResult<Turn> {
+        let Self { terms, args, signals } = self;
+        let (session, guard) = match args.lease.acquire(terms, server, client, signals, beside).await? {
+            Ok(held) => held,
+            Err(number) => return Ok(Turn::Interrupted(number)),
+        };
+        let job = Job {
+            what: terms.resource.to_string(),
+            command: args.command.clone(),
+            env: variables(terms, guard.token().0),
+            // What an outer `run` told is not for this command, nor is what a service manager told this process.
+            env_remove: GIVEN.iter().chain(&manager::VARIABLES).map(|&name| name.to_owned()).collect(),
+            warn: terms.warn,
+            exit_hook: ExitHook {
+                commands: session.id().map(close_session).into_iter().collect(),
+                servers: server.urls()?.iter().map(ToString::to_string).collect(),
+                env: server.variables(),
+            },
+            folder: None,
+        };
+        let tenure = Tenure::new(terms.clone(), session, guard);
+        let ended = hold::supervise(|| job.clone(), &tenure, args.restart, signals).await;
+        // Only now: nothing of the command is left.
+        let lost = tenure.release(matches!(ended, Ok(JobEnd::Lost(_)))).await;
+        Ok(Turn::Ended(TurnEnd { ended, lost }))
+    }
+
+    /// The exit code, or an error where the code is not the command's own.
+    pub(super) fn told(&self, end: TurnEnd) -> CommandResult<u8> {
+        told(end.ended, &self.terms.resource, end.lost)
+    }
 }
 
 fn close_session(id: SessionId) -> Vec<String> {
@@ -176,21 +214,69 @@ fn variables(terms: &Terms, token: u64) -> Vec<(String, String)> {
     all.map(|(name, value)| (name.to_owned(), value)).into()
 }
 
-impl HoldArgs {
-    fn warn(&self) -> CommandResult<Duration> {
-        let warn = self.term_before.unwrap_or_else(|| (self.ttl / 6).min(TERM_BEFORE_MAX));
-        if warn < self.ttl / 2 {
-            return Ok(warn);
+/// Signals are kept to be read from now on. First of all: a thread that was there before would still be interrupted.
+pub(super) fn take_signals() -> CommandResult<SignalStream> {
+    SignalStream::take().map_err(|error| CommandError::broken(format!("cannot read signals: {error}")))
+}
+
+impl LeaseTerms {
+    /// What is to be held, without a command.
+    pub(super) fn terms(&self, resource: ResourceArg) -> Terms {
+        Terms {
+            resource,
+            holder: unique_holder(self.holder.as_deref()),
+            ttl: self.ttl,
+            policy: Policy::Deadline,
+            on_lost_grace: Duration::ZERO,
+            warn: Duration::ZERO,
+            above: HeldAbove::of_variable(&std::env::var(HELD).unwrap_or_default()),
+            has_command: false,
         }
-        let warn = humantime::format_duration(warn);
-        let ttl = humantime::format_duration(self.ttl);
-        Err(CommandError::usage(format!(
-            "--term-before {warn} must be less than half of the ttl, {ttl}: otherwise the command would be stopped before its lease could be renewed"
-        )))
+    }
+
+    /// Opens a session and waits for the lease, and meanwhile for `beside`; or the signal that ended the wait.
+    pub(super) async fn acquire(
+        &self,
+        terms: &Terms,
+        server: &ServerArgs,
+        client: &Client,
+        signals: &mut SignalStream,
+        beside: impl Future<Output = Infallible>,
+    ) -> CommandResult<Result<(ClientSession, Guard), i32>> {
+        let authority = server.authority()?;
+        let session = tokio::select! {
+            session = terms.open(authority, self.wait_server.unwrap_or_default()) => session?,
+            number = ending_signal(signals) => return Ok(Err(number)),
+        };
+        let otherwise = tokio::select! {
+            guard = terms.acquire(&session, self.patience(), client) => match guard {
+                Ok(guard) => return Ok(Ok((session, guard))),
+                Err(failure) => Err(failure),
+            },
+            number = ending_signal(signals) => Ok(Err(number)),
+            never = beside => match never {},
+        };
+        hold::close(&session).await;
+        otherwise
     }
 
     fn patience(&self) -> Patience {
         if self.no_wait { Patience::None } else { Patience::AtMost(self.wait.unwrap_or(Duration::MAX)) }
+    }
+}
+
+impl HoldArgs {
+    fn warn(&self) -> CommandResult<Duration> {
+        let ttl = self.lease.ttl;
+        let warn = self.term_before.unwrap_or_else(|| (ttl / 6).min(TERM_BEFORE_MAX));
+        if warn < ttl / 2 {
+            return Ok(warn);
+        }
+        let warn = humantime::format_duration(warn);
+        let ttl = humantime::format_duration(ttl);
+        Err(CommandError::usage(format!(
+            "--term-before {warn} must be less than half of the ttl, {ttl}: otherwise the command would be stopped before its lease could be renewed"
+        )))
     }
 }
 
@@ -208,20 +294,6 @@ fn told(ended: std::io::Result<JobEnd>, resource: &ResourceArg, lost: Option<Los
         Ok(JobEnd::NotStarted(why)) => failed(format!("cannot start the command: {why}")),
         Ok(JobEnd::KeeperDied) => failed("the keeper was killed, so the command was killed".to_owned()),
         Err(error) => failed(format!("cannot run the command: {error}")),
-    }
-}
-
-/// Waits for a signal that ends this process: the command is not running yet, so there is nothing to forward it to.
-async fn ending_signal(signals: &mut SignalStream) -> i32 {
-    let harmless = [SignalName::SIGCHLD, SignalName::SIGCONT, SignalName::SIGURG, SignalName::SIGWINCH];
-    let stopping = [SignalName::SIGTSTP, SignalName::SIGTTIN, SignalName::SIGTTOU];
-    let is_one = |named: &[SignalName], number| named.iter().any(|named| *named as i32 == number);
-    loop {
-        match signals.next().await {
-            number if is_one(&harmless, number) => {}
-            number if is_one(&stopping, number) => keep::stop_here(),
-            number => return number,
-        }
     }
 }
 

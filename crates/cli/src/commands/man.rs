@@ -153,12 +153,13 @@ fn files(page: &mut Roff, name: &str) {
     }
 }
 
-/// Only `run` and `lock` have the codes that name them.
+/// Only the commands that hold a lease for a command have the codes that name them.
 fn exit_status(page: &mut Roff, name: &str) {
-    let has_command = ["solehold", "solehold-run", "solehold-lock"].contains(&name);
+    let has_command = ["solehold", "solehold-run", "solehold-lock", "solehold-elect"]
+        .contains(&name);
     page.control("SH", ["EXIT STATUS"]);
     for exit in Exit::ALL {
-        if exit.meaning().starts_with("run, lock: ") && !has_command {
+        if exit.meaning().starts_with("run, lock,") && !has_command {
             continue;
         }
         page.control("TP", []).text([bold(exit.code().to_string())]).text([roman(exit.meaning())]);

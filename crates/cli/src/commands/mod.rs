@@ -6,6 +6,8 @@ pub mod agent;
 pub mod completions;
 pub mod deploy;
 pub mod doctor;
+#[cfg(feature = "agent")]
+pub mod elect;
 pub mod explain;
 #[cfg(feature = "gate")]
 pub mod gate;

@@ -46,6 +46,8 @@ pub struct Terms {
     pub warn: Duration,
     /// What the commands hold that this one runs under.
     pub above: Vec<HeldAbove>,
+    /// Whether a command runs under it here; otherwise another process works under it.
+    pub has_command: bool,
 }
 
 /// What a command holds that this one runs under: by whom, and under which token.
@@ -184,6 +186,9 @@ impl Terms {
     /// What becomes of the command without a renewal.
     fn outlook(&self, guard: &Guard) -> String {
         let left_ms = self.lasting(guard).stop_at_ms.saturating_sub(BootTime::now().as_ms());
+        if !self.has_command {
+            return format!("trying again; without an answer it is lost in {}", duration_ms(left_ms));
+        }
         let asked_ms = left_ms.saturating_sub(u64::try_from(self.warn.as_millis()).unwrap_or(u64::MAX));
         let asked = duration_ms(asked_ms);
         let killed = duration_ms(left_ms);
@@ -275,8 +280,9 @@ async fn follow(
             asked = guard.hand_over_asked(), if !was_asked => {
                 was_asked = true;
                 let within = duration_ms(u64::try_from(asked.within.as_millis()).unwrap_or(u64::MAX));
+                let end = if terms.has_command { "the command gets SIGTERM" } else { "end the work" };
                 output::note(format!(
-                    "{} asks for {}: the command gets SIGTERM; if it does not end within {within}, it goes on",
+                    "{} asks for {}: {end}; if it does not end within {within}, it goes on",
                     asked.to, terms.resource
                 ));
                 tell.send_modify(|standing| standing.is_asked_for = true);

@@ -3,8 +3,10 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod electing;
 mod endings;
 mod locks;
+mod restarting;
 mod running;
 mod speaking;
 mod terminal;
