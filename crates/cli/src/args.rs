@@ -198,10 +198,12 @@ pub enum Command {
 }
 
 impl Command {
-    /// Whether it runs a user's command, whose exit codes must be distinguishable from ours.
+    /// Whether it runs a user's command, whose exit codes must be distinguishable from ours, or holds a lease for one.
     pub fn runs_a_command(&self) -> bool {
         match self {
             Self::Run(_) => true,
+            #[cfg(feature = "agent")]
+            Self::Lease(lease::LeaseCommand::Keep(_)) => true,
             #[cfg(feature = "agent")]
             Self::Lock(lock) => !lock.is_question(),
             #[cfg(feature = "agent")]

@@ -32,20 +32,20 @@ exits! {
     NotFound 4 "not found: no such lease, resource, runner, session or key";
     Unavailable 5 "unavailable or unknown: server, store, port or data folder; try again";
     Unauthorized 6 "no valid key, or one that may not do this";
-    NotRunFailed 101 "run, lock, elect: solehold failed; the command was not run, or was killed";
-    NotRunUsage 102 "run, lock, elect: bad usage; the command was not run";
-    NotRunRefused 103 "run, lock, elect: held by another, or refused; the command was not run";
-    NotRunNotFound 104 "run, lock, elect: not found; the command was not run";
-    NotRunUnavailable 105 "run, lock, elect: the server does not answer; the command was not run";
-    NotRunUnauthorized 106 "run, lock, elect: no valid key; the command was not run";
-    LeaseLost 107 "run, lock, elect: the lease was lost or ran out; the command was ended";
-    NotExecutable 126 "run, lock, elect: the command is not executable";
-    NoCommand 127 "run, lock, elect: there is no such command";
+    NotRunFailed 101 "run, lock, elect, keep: solehold failed; the command was not run, or was killed";
+    NotRunUsage 102 "run, lock, elect, keep: bad usage; the command was not run";
+    NotRunRefused 103 "run, lock, elect, keep: held by another, or refused; the command was not run";
+    NotRunNotFound 104 "run, lock, elect, keep: not found; the command was not run";
+    NotRunUnavailable 105 "run, lock, elect, keep: the server does not answer; the command was not run";
+    NotRunUnauthorized 106 "run, lock, elect, keep: no valid key; the command was not run";
+    LeaseLost 107 "run, lock, elect, keep: the lease was lost or ran out; the command was ended";
+    NotExecutable 126 "run, lock, elect, keep: the command is not executable";
+    NoCommand 127 "run, lock, elect, keep: there is no such command";
     Interrupted 130 "interrupted by a signal before it was done";
 }
 
 impl Exit {
-    /// The same failure of `run`, `lock` and `elect`, told apart from the codes that commands end with.
+    /// The same failure of `run`, `lock`, `elect` and `lease keep`, told apart from the codes that commands end with.
     pub fn before_the_command(self) -> Self {
         match self {
             Self::Failed => Self::NotRunFailed,

@@ -41,15 +41,16 @@ use crate::commands::not_built;
 #[cfg(feature = "kafka")]
 use crate::commands::orchestrator;
 #[cfg(feature = "agent")]
-use crate::commands::{agent, elect, hold as holding, lock};
+use crate::commands::{agent, elect, hold as holding, keep, lock};
 #[cfg(feature = "postgres")]
 use crate::commands::{rows, sql};
 use crate::{
     args::{Cli, Command},
     client::{Client, ServerArgs},
     commands::{
-        admin, completions, deploy, doctor as doctoring, explain, health, job, lease, man, node, placement,
-        resource, runner, serve, session, watch,
+        admin, completions, deploy, doctor as doctoring, explain, health, job,
+        lease::{self, LeaseCommand},
+        man, node, placement, resource, runner, serve, session, watch,
     },
     error::{CommandError, CommandResult},
     exit::Exit,
@@ -87,6 +88,10 @@ fn misused(error: clap::Error) -> ! {
         let _ = args::with_hint(error, &runs, &typed).print();
         std::process::exit(Exit::Usage.before_the_command().code().into());
     }
+    if error.use_stderr() && typed.windows(2).any(|two| two == ["lease", "keep"]) {
+        let _ = error.print();
+        std::process::exit(Exit::Usage.before_the_command().code().into());
+    }
     error.exit()
 }
 
@@ -111,7 +116,12 @@ fn run(mut cli: Cli) -> CommandResult<u8> {
     };
     let runtime = runtime.enable_all().build();
     let runtime = runtime.map_err(|error| CommandError::broken(format!("cannot start: {error}")))?;
-    runtime.block_on(dispatch(cli.command, &cli.server, &cli.global))
+    let code = runtime.block_on(dispatch(cli.command, &cli.server, &cli.global));
+    if asks_only {
+        // A thread that reads stdin or waits for a process may never end.
+        runtime.shutdown_background();
+    }
+    code
 }
 
 async fn dispatch(command: Command, server: &ServerArgs, global: &GlobalArgs) -> CommandResult<u8> {
@@ -147,7 +157,9 @@ async fn dispatch(command: Command, server: &ServerArgs, global: &GlobalArgs) ->
         Command::Doctor(args) => return doctoring::run(args, server, global).await,
         Command::Watch(args) => return watch::run(args, &client()?, global).await,
         Command::Serve(alone) => serve::run(alone.args, global).await,
-        Command::Lease(command) => lease::run(command, &client()?, global).await,
+        #[cfg(feature = "agent")]
+        Command::Lease(LeaseCommand::Keep(args)) => return keep::run(*args, server, global).await,
+        Command::Lease(LeaseCommand::Request(request)) => lease::run(request, &client()?, global).await,
         Command::Resource(command) => resource::run(command, &client()?, global).await,
         Command::Runner(command) => runner::run(command, &client()?, global).await,
         Command::Deploy(command) => deploy::run(command, &client()?, global).await,

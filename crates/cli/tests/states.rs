@@ -42,6 +42,7 @@ const NOT_READS: &[&str] = &[
     "man",
     "admin",
     "lease acquire",
+    "lease keep",
     "lease renew",
     "lease release",
     "lease revoke",

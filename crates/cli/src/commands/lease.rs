@@ -14,6 +14,8 @@ use solehold_api::{
 };
 use uuid::Uuid;
 
+#[cfg(feature = "agent")]
+use super::keep::KeepArgs;
 use crate::{
     client::{Client, Method},
     commands::watch,
@@ -28,6 +30,17 @@ use crate::{
 
 #[derive(Debug, Subcommand)]
 pub enum LeaseCommand {
+    #[command(flatten)]
+    Request(LeaseRequest),
+    /// Hold a lease from a script: prints the token, renews, and releases when stdin is closed
+    #[cfg(feature = "agent")]
+    #[command(after_help = super::keep::AFTER_HELP)]
+    Keep(Box<KeepArgs>),
+}
+
+/// What is done by a request to a server.
+#[derive(Debug, Subcommand)]
+pub enum LeaseRequest {
     /// List the active leases
     Ls {
         /// Only leases on resources of this kind
@@ -139,9 +152,9 @@ impl ProofArgs {
     }
 }
 
-pub async fn run(command: LeaseCommand, client: &Client, global: &GlobalArgs) -> CommandResult {
+pub async fn run(command: LeaseRequest, client: &Client, global: &GlobalArgs) -> CommandResult {
     match command {
-        LeaseCommand::Ls { kind, holder, site, limit } => {
+        LeaseRequest::Ls { kind, holder, site, limit } => {
             let query = [("kind", kind), ("holder", holder), ("site", site)];
             let leases = client.list::<LeaseList>(&paths::leases(), &query, limit).await;
             let leases = leases.doing("list the leases")?;
@@ -151,12 +164,12 @@ pub async fn run(command: LeaseCommand, client: &Client, global: &GlobalArgs) ->
             }
             output::list(global, "leases", &leases, "no leases are held", LeaseView::table)
         }
-        LeaseCommand::Get { lease } => {
+        LeaseRequest::Get { lease } => {
             let found = find(client, &lease).await.doing(format!("show {lease}"))?;
             output::show(global, &found, || format!("{}\n{}", found.resource(), found.facts()))
         }
-        LeaseCommand::Acquire(args) => acquire(args, client, global).await,
-        LeaseCommand::Renew { lease, proof, ttl } => {
+        LeaseRequest::Acquire(args) => acquire(args, client, global).await,
+        LeaseRequest::Renew { lease, proof, ttl } => {
             proof.check(&lease)?;
             let (kind, key, lease_id) = named(&lease);
             let ProofArgs { token, session, holder } = proof;
@@ -169,8 +182,8 @@ pub async fn run(command: LeaseCommand, client: &Client, global: &GlobalArgs) ->
                 other => Err(odd(&other)),
             }
         }
-        LeaseCommand::Release { leases, proof } => release(&leases, &proof, client, global).await,
-        LeaseCommand::Revoke { lease, token, fenced, reason } => {
+        LeaseRequest::Release { leases, proof } => release(&leases, &proof, client, global).await,
+        LeaseRequest::Revoke { lease, token, fenced, reason } => {
             let revoked = revoke(client, &lease, token, fenced, reason).await;
             let revoked = revoked.doing(format!("revoke {lease}"))?;
             output::show(global, &revoked, || match (revoked.lease_id, revoked.held_back_ms) {
@@ -184,7 +197,7 @@ pub async fn run(command: LeaseCommand, client: &Client, global: &GlobalArgs) ->
                 ),
             })
         }
-        LeaseCommand::History { lease, limit, follow } => history(lease, limit, follow, client, global).await,
+        LeaseRequest::History { lease, limit, follow } => history(lease, limit, follow, client, global).await,
     }
 }
 

@@ -155,7 +155,7 @@ fn files(page: &mut Roff, name: &str) {
 
 /// Only the commands that hold a lease for a command have the codes that name them.
 fn exit_status(page: &mut Roff, name: &str) {
-    let has_command = ["solehold", "solehold-run", "solehold-lock", "solehold-elect"]
+    let has_command = ["solehold", "solehold-run", "solehold-lock", "solehold-elect", "solehold-lease-keep"]
         .contains(&name);
     page.control("SH", ["EXIT STATUS"]);
     for exit in Exit::ALL {

@@ -15,6 +15,8 @@ pub mod health;
 #[cfg(feature = "agent")]
 pub mod hold;
 pub mod job;
+#[cfg(feature = "agent")]
+pub mod keep;
 pub mod lease;
 #[cfg(feature = "agent")]
 pub mod lock;

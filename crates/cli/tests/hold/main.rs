@@ -5,6 +5,7 @@ mod common;
 
 mod electing;
 mod endings;
+mod keeping;
 mod locks;
 mod restarting;
 mod running;
