@@ -93,7 +93,7 @@ impl LeaseView {
     }
 
     /// The store's time when this was read: no clock of this machine is asked.
-    fn read_at_ms(&self) -> u64 {
+    pub fn read_at_ms(&self) -> u64 {
         StoreTime::from(self.expires_at).0.saturating_sub(self.ttl_ms)
     }
 
