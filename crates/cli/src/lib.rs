@@ -26,6 +26,7 @@ mod hold;
 mod human;
 mod logs;
 mod output;
+mod progress;
 mod store;
 mod target;
 mod times;

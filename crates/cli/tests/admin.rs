@@ -299,3 +299,46 @@ async fn ttl_max_is_lowered_only_when_nothing_is_held_for_longer() -> Result<()>
     assert!(odd.code == Some(2) && odd.stderr.contains("write a time from 1s to 24h"), "{odd:?}");
     Ok(())
 }
+
+/// Not on a terminal: nothing without a level of log that asks for it, and nothing with --json.
+#[tokio::test]
+async fn an_import_shows_no_progress_where_nobody_looks() -> Result<()> {
+    let folder = TempDir::new()?;
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let server = server().start().await?;
+    for n in 0..50 {
+        ask(&server, &format!("resource put job/{n}")).await?.good()?;
+    }
+    let exported = ask(&server, &format!("admin export --output {}", path("all.jsonl"))).await?;
+    assert_eq!((exported.code, exported.stdout.as_str()), (Some(0), ""), "{}", exported.stderr);
+    assert!(
+        exported.stderr.starts_with("exported ") && exported.stderr.lines().count() == 1,
+        "{}",
+        exported.stderr
+    );
+    let import = ["admin", "import", &path("all.jsonl"), "--data-dir", &path("data"), "--json"];
+    let imported = run(import).await?;
+    assert_eq!((imported.code, imported.stderr.as_str()), (Some(0), ""), "{}", imported.stdout);
+    Ok(())
+}
+
+/// On a terminal, of `script` from util-linux: one line that is written over, and removed at the end.
+#[tokio::test]
+async fn an_import_shows_its_progress_on_a_terminal() -> Result<()> {
+    let folder = TempDir::new()?;
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let server = server().start().await?;
+    for n in 0..20 {
+        ask(&server, &format!("resource put job/{n}")).await?.good()?;
+    }
+    ask(&server, &format!("admin export --output {}", path("all.jsonl"))).await?.good()?;
+    // Time passes between the rows, so that there is progress to show.
+    let slow = format!("{{ head -n 9 {0}; sleep 1; tail -n +10 {0}; }}", path("all.jsonl"));
+    let import = format!("{slow} | {} admin import - --data-dir {}", common::BINARY, path("data"));
+    let mut script = tokio::process::Command::new("script");
+    script.args(["-qefc", &import, "/dev/null"]).stdin(Stdio::null()).kill_on_drop(true);
+    let shown = ran(script).await?.good()?;
+    assert!(shown.contains("\r\x1b[Kread ") && shown.contains(" rows per second"), "{shown:?}");
+    assert!(shown.contains("\r\x1b[Kimported "), "the line is gone before the result: {shown:?}");
+    Ok(())
+}

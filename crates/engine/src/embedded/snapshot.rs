@@ -123,6 +123,9 @@ pub(super) fn migrate(db: &Connection) -> Result<(), StoreError> {
         let tx = db.unchecked_transaction()?;
         let steps = (1..).zip([SCHEMA, SCHEMA_2, SCHEMA_3, SCHEMA_4, SCHEMA_5]);
         for (step, sql) in steps.skip(version.max(0) as usize) {
+            if version > 0 {
+                tracing::info!(version = step, of = SCHEMA_VERSION, "applying schema migration");
+            }
             tx.execute_batch(sql)?;
             if step == 4 {
                 version_3::move_events(&tx)?;

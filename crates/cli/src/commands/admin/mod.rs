@@ -151,7 +151,9 @@ pub async fn run(args: AdminArgs, server: &ServerArgs, global: &GlobalArgs) -> C
         AdminCommand::RaiseToken { above } => raise_token(above, &door, global).await,
         AdminCommand::Restored { holders_stopped } => restored(holders_stopped, &door, global).await,
         AdminCommand::LowerTtlMax { to } => lower_ttl_max(to, &door, global).await,
-        AdminCommand::Export { output, retire } => transfer::export(output.as_deref(), retire, &door).await,
+        AdminCommand::Export { output, retire } => {
+            transfer::export(output.as_deref(), retire, &door, global).await
+        }
         AdminCommand::Import(_) => unreachable!("an import opens its store itself"),
     };
     door.close().await;

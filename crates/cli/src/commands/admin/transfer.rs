@@ -31,16 +31,20 @@ use crate::{
     global::GlobalArgs,
     human::count,
     output,
+    progress::Progress,
     store::{IfMissing, StoreChoice},
 };
 
-/// How often progress is shown, in lines.
-const PROGRESS_LINES: u64 = 10_000;
 const PIECE_BYTES: usize = 256 * 1024;
 
 /// Exports to a file or stdout, after retiring the store if requested.
-pub async fn export(path: Option<&Path>, retire: Option<String>, door: &Door) -> CommandResult {
-    let mut sink = Sink::open(path)?;
+pub async fn export(
+    path: Option<&Path>,
+    retire: Option<String>,
+    door: &Door,
+    global: &GlobalArgs,
+) -> CommandResult {
+    let mut sink = Sink::open(path, global)?;
     if let Some(to) = retire {
         match door {
             Door::Server(client) => {
@@ -114,13 +118,16 @@ pub async fn import(
     server: &ServerArgs,
     global: &GlobalArgs,
 ) -> CommandResult {
-    let source = open_source(path).await?;
+    let (source, bytes) = open_source(path).await?;
     let imported = match store {
         None => match Door::open(None, IfMissing::Refuse, server).await? {
-            Door::Server(client) => client.upload(&paths::import(), body(source)).await,
+            Door::Server(client) => {
+                let progress = Progress::new("sent", bytes, global);
+                client.upload(&paths::import(), body(source, progress)).await
+            }
             Door::Store(_) => Err(CommandError::broken("no store was named")),
         },
-        Some(store) => import_rows(source, store, server).await,
+        Some(store) => import_rows(source, Progress::new("read", bytes, global), store, server).await,
     };
     let imported: ImportSummary = imported.doing("import")?;
     output::show(global, &imported, || {
@@ -130,28 +137,41 @@ pub async fn import(
     })
 }
 
-async fn open_source(path: &Path) -> CommandResult<Box<dyn AsyncRead + Send + Unpin>> {
+/// The input, and how many bytes it has, where that is known.
+async fn open_source(path: &Path) -> CommandResult<(Box<dyn AsyncRead + Send + Unpin>, Option<u64>)> {
     if path == Path::new("-") {
         if io::stdin().is_terminal() {
             output::note("reading the export from the terminal; Ctrl-D ends it");
         }
         let stdin = io::stdin().as_fd().try_clone_to_owned();
         let stdin = stdin.map_err(|error| CommandError::broken(format!("cannot read stdin: {error}")))?;
-        return Ok(Box::new(tokio::fs::File::from_std(stdin.into())));
+        let file = tokio::fs::File::from_std(stdin.into());
+        let bytes = bytes_of(&file).await;
+        return Ok((Box::new(file), bytes));
     }
     let file = tokio::fs::File::open(path).await;
     let file =
         file.map_err(|error| CommandError::usage(format!("cannot read {}: {error}", path.display())))?;
-    Ok(Box::new(file))
+    let bytes = bytes_of(&file).await;
+    Ok((Box::new(file), bytes))
+}
+
+async fn bytes_of(file: &tokio::fs::File) -> Option<u64> {
+    file.metadata().await.ok().filter(fs::Metadata::is_file).map(|file| file.len())
+}
+
+fn lines(bytes: &[u8]) -> u64 {
+    bytes.iter().filter(|byte| **byte == b'\n').count() as u64
 }
 
 async fn import_rows(
     source: impl AsyncRead + Unpin,
+    progress: Progress,
     store: &StoreChoice,
     server: &ServerArgs,
 ) -> CommandResult<ImportSummary> {
     // Found whole before there is a store, and told as what it is: a bad export, not a bad store.
-    let import = read_rows(source).await?;
+    let import = read_rows(source, progress).await?;
     let rows = import.rows;
     let before = match store {
         StoreChoice::Folder(path) => Some(FolderBefore::of(path)),
@@ -210,9 +230,8 @@ fn entries(folder: &Path) -> BTreeSet<OsString> {
     fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.file_name()).collect()
 }
 
-async fn read_rows(source: impl AsyncRead + Unpin) -> CommandResult<Import> {
+async fn read_rows(source: impl AsyncRead + Unpin, mut progress: Progress) -> CommandResult<Import> {
     let mut source = BufReader::with_capacity(PIECE_BYTES, source);
-    let mut progress = Progress::new("read");
     let bad = |error: StoreError| CommandError::usage(error.to_string());
     let mut rows = ImportReader::default();
     let mut line = Vec::new();
@@ -225,62 +244,30 @@ async fn read_rows(source: impl AsyncRead + Unpin) -> CommandResult<Import> {
         if read == 0 {
             break;
         }
+        progress.add(1, read as u64);
         if line.trim_ascii().is_empty() {
             continue;
         }
         let odd = |error| CommandError::usage(format!("line {number} is not one of an export: {error}"));
         rows.take(serde_json::from_slice(&line).map_err(odd)?).map_err(bad)?;
-        progress.add(1);
     }
-    progress.end();
     rows.finish().map_err(bad)
 }
 
 /// The input as the body of a request.
-fn body(source: impl AsyncRead + Send + Unpin + 'static) -> Body {
-    let pieces = stream::unfold((source, Progress::new("sent")), async |(mut source, mut progress)| {
+fn body(source: impl AsyncRead + Send + Unpin + 'static, progress: Progress) -> Body {
+    let pieces = stream::unfold((source, progress), async |(mut source, mut progress)| {
         let mut piece = vec![0; PIECE_BYTES];
         let read = match source.read(&mut piece).await {
-            Ok(0) => {
-                progress.end();
-                return None;
-            }
+            Ok(0) => return None,
             Ok(read) => read,
             Err(error) => return Some((Err(error), (source, progress))),
         };
         piece.truncate(read);
-        progress.add(piece.iter().filter(|byte| **byte == b'\n').count() as u64);
+        progress.add(lines(&piece), read as u64);
         Some((Ok::<_, io::Error>(piece), (source, progress)))
     });
     Body::wrap_stream(pieces)
-}
-
-/// Counts lines, and shows the progress on a terminal.
-struct Progress {
-    what: &'static str,
-    lines: u64,
-    shown: u64,
-    is_shown: bool,
-}
-
-impl Progress {
-    fn new(what: &'static str) -> Self {
-        Self { what, lines: 0, shown: 0, is_shown: io::stderr().is_terminal() }
-    }
-
-    fn add(&mut self, lines: u64) {
-        self.lines += lines;
-        if self.is_shown && self.lines - self.shown >= PROGRESS_LINES {
-            self.shown = self.lines;
-            let _ = write!(io::stderr().lock(), "\r{} {} rows", self.what, self.lines);
-        }
-    }
-
-    fn end(&mut self) {
-        if std::mem::take(&mut self.shown) > 0 {
-            let _ = write!(io::stderr().lock(), "\r\x1b[K");
-        }
-    }
 }
 
 struct Sink {
@@ -291,8 +278,8 @@ struct Sink {
 }
 
 impl Sink {
-    fn open(path: Option<&Path>) -> CommandResult<Self> {
-        let progress = Progress::new("wrote");
+    fn open(path: Option<&Path>, global: &GlobalArgs) -> CommandResult<Self> {
+        let progress = Progress::new("exported", None, global);
         let Some(path) = path else {
             return Ok(Self { out: BufWriter::new(Box::new(io::stdout())), names: None, progress });
         };
@@ -309,20 +296,19 @@ impl Sink {
 
     fn write(&mut self, bytes: &[u8]) -> CommandResult {
         self.out.write_all(bytes).map_err(cut_off)?;
-        self.progress.add(bytes.iter().filter(|byte| **byte == b'\n').count() as u64);
+        self.progress.add(lines(bytes), 0);
         Ok(())
     }
 
     /// Completes the file and returns the number of lines.
     fn finish(mut self) -> CommandResult<u64> {
         self.out.flush().map_err(cut_off)?;
-        self.progress.end();
         if let Some((partial, path)) = self.names {
             let kept = File::open(&partial).and_then(|file| file.sync_all());
             let kept = kept.and_then(|()| fs::rename(&partial, &path));
             kept.map_err(|error| CommandError::broken(format!("cannot write {}: {error}", path.display())))?;
         }
-        Ok(self.progress.lines)
+        Ok(self.progress.rows())
     }
 }
 

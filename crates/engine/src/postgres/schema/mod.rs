@@ -87,6 +87,7 @@ async fn attempt_all(conn: &Conn) -> Result<(), Fault> {
             return Err(StoreError::Unusable(text).into());
         }
         for (number, sql) in (1..).zip(VERSIONS).skip(done) {
+            tracing::info!(version = number, of = VERSIONS.len(), "applying schema migration");
             conn.simple(sql).await?;
             if number == MARKED {
                 mark_all(conn).await?;

@@ -8,6 +8,7 @@ use crate::{
     global::GlobalArgs,
     human::count,
     output,
+    progress::Progress,
 };
 
 /// Changes that are shown one by one.
@@ -38,6 +39,7 @@ impl Changes {
     /// Writes what differs, unless it is only to be shown.
     pub async fn apply(self, dry_run: bool, client: &Client, global: &GlobalArgs) -> CommandResult {
         let total = self.all.len();
+        let mut progress = Progress::new("declared", Some(total as u64), global);
         for (done, change) in self.all.iter().enumerate() {
             if dry_run {
                 break;
@@ -49,7 +51,9 @@ impl Changes {
                 _ => failure.hint(format!("{done} of {total} were written; run it again for the others")),
             });
             written.doing(format!("declare {}", change.name))?;
+            progress.add(1, 1);
         }
+        drop(progress);
         self.show(dry_run, global)
     }
 

@@ -36,6 +36,7 @@ use crate::{
     global::GlobalArgs,
     human::{count, duration_ms},
     output,
+    progress::Progress,
     store::{IfMissing, StoreChoice},
 };
 
@@ -98,7 +99,7 @@ pub async fn run(
     let is_locked = options.retire && !options.dry_run;
     let done = async {
         let old = OldTable::read(url, shape, time_zone, selection, &tenant, is_locked).await?;
-        take_over(old, options, &door).await
+        take_over(old, options, &door, global).await
     };
     let done = done.await;
     door.close().await;
@@ -114,12 +115,23 @@ pub async fn run(
     Ok(())
 }
 
-async fn take_over(old: OldTable, options: Options, door: &Door) -> CommandResult<Report> {
+async fn take_over(
+    old: OldTable,
+    options: Options,
+    door: &Door,
+    global: &GlobalArgs,
+) -> CommandResult<Report> {
+    let progress = |what, of: usize| {
+        let mut progress = Progress::new(what, Some(of as u64), global);
+        move || progress.add(1, 1)
+    };
     let table = old.shape().table.clone();
     let kind = Name::new(old.shape().kind()).map_err(|error| CommandError::broken(error.to_string()))?;
     let is_declared = old.shape().is_declared();
     let steps = stream::iter(old.rows.clone().into_iter().map(|row| plan(row, &kind, door)));
-    let steps: Vec<Step> = steps.buffered(AT_ONCE).try_collect().await?;
+    let mut looked = progress("looked at", old.rows.len());
+    let steps: Vec<Step> = steps.buffered(AT_ONCE).inspect_ok(|_| looked()).try_collect().await?;
+    drop(looked);
     let faults: Vec<String> = steps.iter().filter_map(|step| step.judge().err()).collect();
     super::refuse_faults(ErrorCode::Conflict, &faults)?;
     let held_back: Vec<&Step> =
@@ -145,15 +157,18 @@ async fn take_over(old: OldTable, options: Options, door: &Door) -> CommandResul
     }
     report.tokens_above = raise_above(old.highest_token, door).await.doing("raise the tokens")?;
     let reason = format!("taken over from {table}");
+    let mut held = progress("held back", held_back.len());
     let holding = stream::iter(held_back.into_iter().map(|step| step.hold_back(&reason, door)));
-    holding.buffer_unordered(AT_ONCE).try_collect::<()>().await?;
+    holding.buffer_unordered(AT_ONCE).inspect_ok(|()| held()).try_collect::<()>().await?;
+    drop(held);
     if options.retire {
         report.retired = old.retire().await?;
     } else {
         old.leave().await?;
     }
+    let mut declared = progress("declared", undeclared.len());
     let declaring = stream::iter(undeclared.into_iter().map(|step| declare(&step.key, door)));
-    declaring.buffer_unordered(AT_ONCE).try_collect::<()>().await?;
+    declaring.buffer_unordered(AT_ONCE).inspect_ok(|()| declared()).try_collect::<()>().await?;
     Ok(report)
 }
 
