@@ -126,18 +126,41 @@ pub struct Alone<A: Args> {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Run a server
+    #[command(after_help = examples!(
+        "serve",
+        "serve --listen 0.0.0.0:7070 --engine postgres://solehold@db.internal/solehold",
+        "serve --config /etc/solehold/solehold.yaml --check=connect",
+    ))]
     Serve(Box<Alone<serve::ServeArgs>>),
     /// Run a command while holding a lease; kill it and all its children if the lease is lost
     #[cfg_attr(not(feature = "agent"), command(hide = true))]
+    #[command(after_help = examples!(
+        "run --lease job/nightly -- ./report.sh",
+        "run --lease job/nightly --no-wait --ttl 1m --restart -- ./report.sh",
+    ))]
     Run(RunArgs),
     /// Run a command while holding a lock; waiters are served in order of arrival
     #[cfg_attr(not(feature = "agent"), command(hide = true))]
+    #[command(after_help = examples!(
+        "lock nightly -- ./report.sh",
+        "lock deploy --wait 10m -- make deploy",
+        "lock ls",
+    ))]
     Lock(LockArgs),
     /// Run a command only while this process leads: leader election for any program
     #[cfg_attr(not(feature = "agent"), command(hide = true))]
+    #[command(after_help = examples!(
+        "elect compactor -- ./compact",
+        "elect compactor --holder node-7 --restart=always -- ./compact",
+        "elect compactor --observe",
+    ))]
     Elect(ElectArgs),
     /// Supervise workers that run only while their leases are held
     #[cfg_attr(not(feature = "agent"), command(hide = true))]
+    #[command(after_help = examples!(
+        "agent --config /etc/solehold/agents/edge-1.yaml",
+        "agent --config agent.yaml --check",
+    ))]
     Agent(AgentArgs),
     /// Reject requests, messages and writes that carry an old token
     #[cfg(feature = "gate")]
@@ -148,9 +171,11 @@ pub enum Command {
     Gate(not_built::NotBuilt),
     /// Turn job commands from Kafka into tasks for workers, stage by stage
     #[cfg(feature = "kafka")]
+    #[command(after_help = examples!("orchestrator --config orchestrator.yaml --check"))]
     Orchestrator(orchestrator::OrchestratorArgs),
     /// (not in this build, which lacks --features kafka) Turn job commands from Kafka into tasks for workers
     #[cfg(not(feature = "kafka"))]
+    #[command(after_help = examples!("orchestrator --config orchestrator.yaml --check"))]
     Orchestrator(not_built::NotBuilt),
     /// List, show and control the jobs of an orchestrator
     Job(job::JobArgs),
@@ -176,6 +201,7 @@ pub enum Command {
     #[command(subcommand)]
     Placement(placement::PlacementCommand),
     /// Explain why a resource is placed where it is, and what happens if its holder dies
+    #[command(after_help = examples!("explain camera/lobby", "explain job/nightly --events 50 --json"))]
     Explain(explain::ExplainArgs),
     /// List and close sessions
     #[command(subcommand)]
@@ -184,16 +210,34 @@ pub enum Command {
     #[command(subcommand)]
     Node(node::NodeCommand),
     /// Check whether a server, agent, gate or orchestrator is ready; exits with 5 if it is not
+    #[command(after_help = examples!(
+        "health",
+        "health 127.0.0.1:7072",
+        "health --server https://leases.example:7070 --ca-cert ca.pem",
+    ))]
     Health(health::HealthArgs),
     /// Look for what is wrong with a configuration, its store or a server, and what to do; exits with 1 on a problem
+    #[command(after_help = examples!(
+        "doctor",
+        "doctor --config /etc/solehold/solehold.yaml",
+        "doctor --engine postgres://solehold@db.internal/solehold --server 10.0.0.7:7070",
+        "doctor --data-dir /var/lib/solehold --agent agent.yaml --json",
+    ))]
     Doctor(doctor::DoctorArgs),
     /// Follow every change of ownership, with no gaps and no duplicates
+    #[command(after_help = examples!(
+        "watch",
+        "watch --kind camera --snapshot",
+        "watch --from 1:187 --limit 10 --json",
+    ))]
     Watch(watch::WatchArgs),
     /// Manage keys and tokens, export and import, through a server or directly on its store
     Admin(admin::AdminArgs),
     /// Print completions for a shell
+    #[command(after_help = examples!("completions bash > /etc/bash_completion.d/solehold"))]
     Completions(Alone<completions::CompletionsArgs>),
     /// Write the manual pages, one for each command
+    #[command(after_help = examples!("man /usr/local/share/man/man1"))]
     Man(Alone<man::ManArgs>),
 }
 

@@ -12,6 +12,9 @@
     allow(dead_code, unused_imports, reason = "used by commands that this build lacks")
 )]
 
+#[macro_use]
+mod examples;
+
 mod args;
 mod client;
 mod commands;

@@ -17,8 +17,10 @@ use crate::{
 #[derive(Debug, Subcommand)]
 pub enum DeployCommand {
     /// Show the deployment groups, the load of each, and the present shift
+    #[command(after_help = examples!("deploy status"))]
     Status,
     /// Shift a share of the work to a group; a larger share later moves only the difference
+    #[command(after_help = examples!("deploy shift --to green --percent 10"))]
     Shift {
         /// The deployment group
         #[arg(long, value_name = "GROUP")]
@@ -28,8 +30,10 @@ pub enum DeployCommand {
         percent: u32,
     },
     /// Shift everything to the group that work is being shifted to
+    #[command(after_help = examples!("deploy promote"))]
     Promote,
     /// Shift everything back from the group that work is being shifted to
+    #[command(after_help = examples!("deploy rollback"))]
     Rollback,
 }
 

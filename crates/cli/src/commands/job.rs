@@ -29,6 +29,10 @@ pub struct JobArgs {
 #[derive(Debug, Subcommand)]
 enum JobCommand {
     /// List jobs
+    #[command(after_help = examples!(
+        "job ls --state failed",
+        "job ls --orchestrator 10.0.0.7:7073 --limit 20",
+    ))]
     Ls {
         /// Only jobs in this state
         #[arg(long, value_name = "STATE")]
@@ -38,32 +42,38 @@ enum JobCommand {
         limit: Option<NonZeroUsize>,
     },
     /// Show a job and its stages
+    #[command(after_help = examples!("job get video-17"))]
     Get {
         /// Its id
         job: String,
     },
     /// Cancel a job: its tasks are revoked, and later reports do not count
+    #[command(after_help = examples!("job cancel video-17"))]
     Cancel {
         /// Its id
         job: String,
     },
     /// Retry the failed and cancelled stages of a job
+    #[command(after_help = examples!("job retry video-17"))]
     Retry {
         /// Its id
         job: String,
     },
     /// List dead letters: rejected commands, and commands that are parked behind them
+    #[command(after_help = examples!("job letters --limit 20"))]
     Letters {
         /// At most N letters [default: all]
         #[arg(long, value_name = "N")]
         limit: Option<NonZeroUsize>,
     },
     /// Apply a dead letter again, then the commands that are parked behind it, in order
+    #[command(after_help = examples!("job redrive 41"))]
     Redrive {
         /// Its id, as shown by `job letters`
         letter: String,
     },
     /// Drop a dead letter; the commands that are parked behind it are applied, in order
+    #[command(after_help = examples!("job discard 41"))]
     Discard {
         /// Its id, as shown by `job letters`
         letter: String,
@@ -76,6 +86,7 @@ enum JobCommand {
 #[derive(Debug, Subcommand)]
 enum MarksCommand {
     /// List marks
+    #[command(after_help = examples!("job marks ls --id video-17"))]
     Ls {
         /// Only marks of this job or command_id
         #[arg(long, value_name = "ID")]
@@ -85,6 +96,7 @@ enum MarksCommand {
         limit: Option<NonZeroUsize>,
     },
     /// Delete marks: if their commands are sent again, they take effect again
+    #[command(after_help = examples!("job marks clear video-17 --type RETRY"))]
     Clear {
         /// The job, or the command_id
         id: String,

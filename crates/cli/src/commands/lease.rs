@@ -42,6 +42,7 @@ pub enum LeaseCommand {
 #[derive(Debug, Subcommand)]
 pub enum LeaseRequest {
     /// List the active leases
+    #[command(after_help = examples!("lease ls", "lease ls --kind camera --site hall-2 --json"))]
     Ls {
         /// Only leases on resources of this kind
         #[arg(long)]
@@ -57,13 +58,16 @@ pub enum LeaseRequest {
         limit: Option<usize>,
     },
     /// Show a lease
+    #[command(after_help = examples!("lease get job/nightly"))]
     Get {
         /// A lease id, or the resource that it is on as KIND/KEY
         lease: LeaseArg,
     },
     /// Acquire a free resource
+    #[command(after_help = examples!("lease acquire job/nightly --holder worker-1 --ttl 5m"))]
     Acquire(AcquireArgs),
     /// Renew a lease
+    #[command(after_help = examples!("lease renew job/nightly --token 42"))]
     Renew {
         /// A lease id, or the resource that it is on as KIND/KEY
         lease: LeaseArg,
@@ -74,6 +78,7 @@ pub enum LeaseRequest {
         ttl: Option<Duration>,
     },
     /// Release leases
+    #[command(after_help = examples!("lease release job/nightly --token 42"))]
     Release {
         /// A lease id, or the resource that it is on as KIND/KEY
         #[arg(required = true, value_name = "LEASE")]
@@ -82,6 +87,10 @@ pub enum LeaseRequest {
         proof: ProofArgs,
     },
     /// Revoke a lease; the resource is held back until the old deadline, run again with --fenced to free it now
+    #[command(after_help = examples!(
+        "lease revoke job/nightly --reason \"its machine is gone\"",
+        "lease revoke job/nightly --token 42 --fenced",
+    ))]
     Revoke {
         /// A lease id, or the resource that it is on as KIND/KEY
         lease: LeaseArg,
@@ -96,6 +105,10 @@ pub enum LeaseRequest {
         reason: Option<String>,
     },
     /// Show what happened to a lease, or to a resource and all leases on it
+    #[command(after_help = examples!(
+        "lease history job/nightly --limit 20",
+        "lease history camera/lobby --follow",
+    ))]
     History {
         /// A lease id, or a resource as KIND/KEY
         lease: LeaseArg,

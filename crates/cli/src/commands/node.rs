@@ -22,6 +22,10 @@ use crate::{
 #[derive(Debug, Subcommand)]
 pub enum NodeCommand {
     /// List the nodes that have a session, and what each reports
+    #[command(after_help = examples!(
+        "node ls --group green",
+        "node ls --replicas --server 10.0.0.7:7070,10.0.0.8:7070",
+    ))]
     Ls {
         /// Only nodes of this group
         #[arg(long, value_name = "NAME")]

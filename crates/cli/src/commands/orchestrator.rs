@@ -43,6 +43,7 @@ enum Other {
     /// An orchestrator ends with an error when its topic was replaced by another one. If that was intended, this
     /// command resets all partitions to their first command. Jobs, dead letters and inbox marks are kept. Running
     /// processes need not be stopped: they drop commands that are not committed yet, and start over.
+    #[command(after_help = examples!("orchestrator begin-anew --config orchestrator.yaml"))]
     BeginAnew {
         /// The configuration file of the orchestrator
         #[arg(long, value_name = "FILE")]
@@ -58,6 +59,9 @@ enum Other {
     /// not join the group, commits no offsets and sends no tasks. Decisions are made in the schema SCHEMA_shadow, which
     /// is dropped at the end. Runs until it is interrupted, unless --until-caught-up or --for is given. Exits with 3 if
     /// there are differences. See docs/guides/moving-over.md.
+    #[command(after_help = examples!(
+        "orchestrator shadow --config orchestrator.yaml --redis redis://10.0.0.5:6379/0 --until-caught-up",
+    ))]
     Shadow {
         #[command(flatten)]
         former: FormerArgs,
@@ -82,6 +86,9 @@ enum Other {
     /// For moving over from a hand-written consumer: stop it, run this command, and start the orchestrator under the
     /// same consumer group. Commands that the other system has processed do not take effect again, even if their
     /// offsets were not committed. The command may be repeated. See docs/guides/moving-over.md.
+    #[command(after_help = examples!(
+        "orchestrator import-marks --config orchestrator.yaml --redis redis://10.0.0.5:6379/0",
+    ))]
     ImportMarks {
         #[command(flatten)]
         keys: KeyArgs,
@@ -90,6 +97,9 @@ enum Other {
     ///
     /// For moving back to a hand-written consumer: stop the orchestrator, run this command, start the other system
     /// under the same consumer group, and run `drain`. The command may be repeated. See docs/guides/moving-over.md.
+    #[command(after_help = examples!(
+        "orchestrator export-marks --config orchestrator.yaml --redis redis://10.0.0.5:6379/0",
+    ))]
     ExportMarks {
         #[command(flatten)]
         keys: KeyArgs,
@@ -101,6 +111,7 @@ enum Other {
     ///
     /// It owns all partitions outside of the consumer group, and serves the HTTP API on http.listen. Stop every other
     /// process of the orchestrator first.
+    #[command(after_help = examples!("orchestrator drain --config orchestrator.yaml"))]
     Drain {
         /// The configuration file of the orchestrator
         #[arg(long, value_name = "FILE")]

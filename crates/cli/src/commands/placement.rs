@@ -25,8 +25,13 @@ use crate::{
 #[derive(Debug, Subcommand)]
 pub enum PlacementCommand {
     /// Show the settings
+    #[command(after_help = examples!("placement show"))]
     Show,
     /// Change the settings that are given, and leave the others as they are; `default` sets one back
+    #[command(after_help = examples!(
+        "placement set --band-percent 20 --return-window 30s",
+        "placement set --settle default",
+    ))]
     Set(Box<SetArgs>),
 }
 

@@ -23,6 +23,7 @@ use crate::{
 #[derive(Debug, Subcommand)]
 pub enum ResourceCommand {
     /// List resources, declared or held
+    #[command(after_help = examples!("resource ls --kind camera"))]
     Ls {
         /// Only resources of this kind
         #[arg(long)]
@@ -41,15 +42,24 @@ pub enum ResourceCommand {
         limit: Option<usize>,
     },
     /// Show a resource and who holds it
+    #[command(after_help = examples!("resource get camera/lobby"))]
     Get {
         /// The resource, as KIND/KEY
         resource: ResourceArg,
     },
     /// Declare a resource, or replace its declaration: options that are left out are cleared
+    #[command(after_help = examples!(
+        "resource put camera/lobby --site hall-2 --label floor=1 --lock-delay 5s",
+    ))]
     Put(PutArgs),
     /// Hand a held resource over to its next holder, without a gap between the two
+    #[command(after_help = examples!(
+        "resource hand-over camera/lobby --to runner-2",
+        "resource hand-over camera/lobby --call-off",
+    ))]
     HandOver(HandOverArgs),
     /// Stop placing a resource until it is cleared; its present holder keeps it
+    #[command(after_help = examples!("resource quarantine camera/lobby --reason \"its lens is broken\""))]
     Quarantine {
         /// The resource, as KIND/KEY
         resource: ResourceArg,
@@ -58,11 +68,16 @@ pub enum ResourceCommand {
         reason: Option<String>,
     },
     /// Forget the failures of a resource and end its quarantine
+    #[command(after_help = examples!("resource clear camera/lobby"))]
     Clear {
         /// The resource, as KIND/KEY
         resource: ResourceArg,
     },
     /// Remove a resource
+    #[command(after_help = examples!(
+        "resource rm camera/lobby",
+        "resource rm camera/lobby --force --fenced",
+    ))]
     Rm {
         /// The resource, as KIND/KEY
         resource: ResourceArg,

@@ -101,6 +101,9 @@ impl TableArgs {
 #[derive(Debug, Subcommand)]
 pub enum RowsCommand {
     /// List rows that were buried: a reconciler has given them up and no longer claims them
+    #[command(after_help = examples!(
+        "rows buried --database postgres://app@db.internal/app --table app.documents --reason timeout",
+    ))]
     Buried {
         /// Only rows whose reason contains TEXT
         #[arg(long, value_name = "TEXT")]
@@ -110,6 +113,9 @@ pub enum RowsCommand {
         limit: usize,
     },
     /// Make buried rows claimable again; shows what it would do unless --yes is given
+    #[command(after_help = examples!(
+        "rows revive 17 18 --database postgres://app@db.internal/app --table app.documents --yes",
+    ))]
     Revive {
         /// The ids of the rows, as `rows buried` shows them
         #[arg(required_unless_present = "all", conflicts_with = "all")]

@@ -22,17 +22,20 @@ use crate::{
 #[derive(Debug, Subcommand)]
 pub enum RunnerCommand {
     /// List the registered runners
+    #[command(after_help = examples!("runner ls"))]
     Ls {
         /// At most N runners [default: all]
         #[arg(long, value_name = "N")]
         limit: Option<usize>,
     },
     /// Show a runner and its leases
+    #[command(after_help = examples!("runner get runner-2"))]
     Get {
         /// Name of the runner
         runner: String,
     },
     /// Hand the leases of a runner over to others, and assign it no more
+    #[command(after_help = examples!("runner drain runner-2", "runner drain runner-2 --undo"))]
     Drain {
         /// Name of the runner
         runner: String,
@@ -50,6 +53,7 @@ pub enum RunnerCommand {
     ///
     /// Its resources are held back until the deadline that the runner had, since it may still be working. Drain it
     /// first if its resources must not wait.
+    #[command(after_help = examples!("runner rm runner-2"))]
     Rm {
         /// Name of the runner
         runner: String,

@@ -22,17 +22,20 @@ use crate::{
 #[derive(Debug, Subcommand)]
 pub enum SessionCommand {
     /// List the active sessions, one for each holder
+    #[command(after_help = examples!("session ls --limit 20"))]
     Ls {
         /// At most N sessions [default: all]
         #[arg(long, value_name = "N")]
         limit: Option<usize>,
     },
     /// Show a session and its leases
+    #[command(after_help = examples!("session get 0f9d6f0e-6b5b-4c46-9d5b-0c7a3f3b2a11"))]
     Get {
         /// Id of the session
         session: Uuid,
     },
     /// Close a session and release all its leases; do this only when its holder has stopped
+    #[command(after_help = examples!("session close 0f9d6f0e-6b5b-4c46-9d5b-0c7a3f3b2a11"))]
     Close {
         /// Id of the session
         session: Uuid,

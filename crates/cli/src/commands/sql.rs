@@ -55,12 +55,19 @@ impl RowArgs {
 #[derive(Debug, Subcommand)]
 pub enum SqlCommand {
     /// Print the columns and indexes that claims need; with --apply, add what is missing to a live table
+    #[command(after_help = examples!(
+        "sql migrations --table app.documents --claimable \"status = 'new'\"",
+        "sql migrations --database postgres://app@db.internal/app --table app.documents --apply",
+    ))]
     Migrations {
         /// Add what is missing, instead of printing it
         #[arg(long)]
         apply: bool,
     },
     /// Print SQL functions that claim, extend, complete, fail, release and revive rows; with --apply, make them
+    #[command(after_help = examples!(
+        "sql functions --database postgres://app@db.internal/app --table app.documents --apply",
+    ))]
     Functions {
         /// Make or replace them in the database, instead of printing them
         #[arg(long)]
@@ -73,6 +80,9 @@ pub enum SqlCommand {
         function_prefix: Option<String>,
     },
     /// Print a trigger for as long as old workers claim by SQL of their own, without epochs; with --apply, make it
+    #[command(after_help = examples!(
+        "sql guard --database postgres://app@db.internal/app --table app.documents --drop --apply",
+    ))]
     Guard {
         /// Make or replace it in the database, instead of printing it
         #[arg(long)]

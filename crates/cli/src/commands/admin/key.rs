@@ -27,6 +27,10 @@ use crate::{
 #[derive(Debug, Subcommand)]
 pub enum KeyCommand {
     /// Create a key and print its secret, which cannot be shown again; with --tenant it is valid for that tenant only
+    #[command(after_help = examples!(
+        "admin key create --name first --role admin --data-dir /var/lib/solehold",
+        "admin key create --name cameras --role runner --only camera --expires 90days",
+    ))]
     Create {
         /// Name of the key, for people
         #[arg(long)]
@@ -45,12 +49,14 @@ pub enum KeyCommand {
         expires: Option<Duration>,
     },
     /// List the keys that are not revoked
+    #[command(after_help = examples!("admin key ls"))]
     Ls {
         /// At most N keys [default: all]
         #[arg(long, value_name = "N")]
         limit: Option<usize>,
     },
     /// Give a key a new secret and print it; it cannot be shown again, and the old one stays valid for --grace
+    #[command(after_help = examples!("admin key rotate cameras --grace 1h"))]
     Rotate {
         /// Its id or its name, as `ls` shows them
         #[arg(value_name = "KEY")]
@@ -63,6 +69,7 @@ pub enum KeyCommand {
         expires: Option<Duration>,
     },
     /// Revoke a key permanently
+    #[command(after_help = examples!("admin key revoke cameras"))]
     Revoke {
         /// Its id or its name, as `ls` shows them
         #[arg(value_name = "KEY")]

@@ -58,24 +58,36 @@ pub enum AdminCommand {
     #[command(subcommand)]
     Key(key::KeyCommand),
     /// Raise the next token above a number, when a gate has seen larger tokens than the store issues
+    #[command(after_help = examples!("admin raise-token --above 90000"))]
     RaiseToken {
         /// Number that the next token must exceed
         #[arg(long, value_name = "N")]
         above: u64,
     },
     /// Report that the store was restored from a backup, so that it reuses no token or lease granted since then
+    #[command(after_help = examples!(
+        "admin restored --engine postgres://solehold@db.internal/solehold",
+        "admin restored --holders-stopped",
+    ))]
     Restored {
         /// Grant at once: every holder was stopped, so none works under a lease that the backup lacks
         #[arg(long)]
         holders_stopped: bool,
     },
     /// Shorten the wait after a failover or a restore, once every server has a shorter SOLEHOLD_TTL_MAX
+    #[command(after_help = examples!(
+        "admin lower-ttl-max 5m --engine postgres://solehold@db.internal/solehold",
+    ))]
     LowerTtlMax {
         /// Longest ttl that any server of the store allows now; refused while a lease has a longer one
         #[arg(value_name = "TIME", value_parser = ttl_max)]
         to: Duration,
     },
     /// Export the store as JSON lines
+    #[command(after_help = examples!(
+        "admin export --output backup.jsonl",
+        "admin export --retire db2 --data-dir /var/lib/solehold | gzip > backup.jsonl.gz",
+    ))]
     Export {
         /// File to write, which appears when it is complete [default: stdout]
         #[arg(long, short, value_name = "FILE")]
@@ -86,6 +98,11 @@ pub enum AdminCommand {
         retire: Option<String>,
     },
     /// Import an export into a store that has never been used, or take over what another system has
+    #[command(after_help = examples!(
+        "admin import backup.jsonl --engine postgres://solehold@db.internal/solehold",
+        "admin import --from-table postgres://app@db.internal/app scene_leases --dry-run",
+        "admin import --cameras cameras.csv --site hall-2",
+    ))]
     Import(import::ImportArgs),
 }
 

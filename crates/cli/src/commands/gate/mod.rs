@@ -24,10 +24,18 @@ use crate::{
 #[derive(Debug, Subcommand)]
 pub enum GateCommand {
     /// Compare the forms of a gate: how strong each is, and what it does not protect
+    #[command(after_help = examples!("gate explain"))]
     Explain,
     /// Run a reverse proxy in front of a service that cannot change
+    #[command(after_help = examples!(
+        "gate http --upstream http://127.0.0.1:8080 --kind camera",
+        "gate http --upstream http://10.0.0.9:80 --kind job --strict --memory /var/lib/gate/marks",
+    ))]
     Http(Box<http::HttpArgs>),
     /// Forward only MQTT messages that carry the newest token of their resource
+    #[command(after_help = examples!(
+        "gate mqtt --broker mqtt://broker.internal:1883 --topics plant/line/{key}/+ --kind line",
+    ))]
     Mqtt(Box<mqtt::MqttArgs>),
     /// Print SQL that makes a PostgreSQL table reject writes under an old token, for applications in any language
     #[cfg(feature = "postgres")]
