@@ -22,8 +22,8 @@ pub struct GlobalArgs {
     /// Format of log lines [env: SOLEHOLD_LOG_FORMAT] [default: text]
     #[arg(long, global = true, hide_short_help = true, value_name = "FORMAT")]
     pub log_format: Option<LogFormat>,
-    /// Collector to send traces to, as in http://127.0.0.1:4318 (OTLP over HTTP); for serve, agent, gate and orchestrator
-    /// [env: OTEL_EXPORTER_OTLP_ENDPOINT] [default: none]
+    /// Collector to send traces to, as in http://127.0.0.1:4318 (OTLP over HTTP); for serve, agent, gate and
+    /// orchestrator [env: OTEL_EXPORTER_OTLP_ENDPOINT] [default: none]
     #[arg(long, global = true, hide_short_help = true, value_name = "URL")]
     pub otlp_endpoint: Option<String>,
 }

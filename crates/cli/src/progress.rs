@@ -102,7 +102,7 @@ mod tests {
 
     #[test]
     fn it_tells_rows_part_and_rate() {
-        let global = GlobalArgs { json: true, log_level: None, log_format: None };
+        let global = GlobalArgs { json: true, log_level: None, log_format: None, otlp_endpoint: None };
         let mut progress = Progress::new("read", Some(1_000), &global);
         progress.add(50, 400);
         progress.add(50, 10);

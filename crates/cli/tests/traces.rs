@@ -151,7 +151,8 @@ async fn one_acquire_is_one_tree_from_the_client_to_the_store() -> Result<()> {
     collector.below(&transaction, "store.read").await?;
     // Within one process, a span lies within its parent.
     for (outer, inner) in [(&served, &batch), (&batch, &transaction), (&transaction, &commit)] {
-        let (outer, inner) = (times(outer)?, times(inner)?);
+        let outer = times(outer)?;
+        let inner = times(inner)?;
         ensure!(
             outer.0 <= inner.0 && inner.0 <= inner.1 && inner.1 <= outer.1 + 1_000_000,
             "{outer:?} {inner:?}"
