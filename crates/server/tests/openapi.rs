@@ -6,27 +6,14 @@ mod calls;
 mod markdown;
 mod support;
 
-use std::{collections::BTreeSet, fs, path::PathBuf};
+use std::collections::BTreeSet;
 
 use reqwest::Method;
 use serde_json::Value;
 use solehold_api::{leases::ENVELOPED, paths, problem::ErrorCode};
 use solehold_server::{Role, openapi_json};
+use solehold_testkit::golden;
 use support::serve;
-
-/// Compares with a file of the repository, or writes it when asked to.
-fn golden(file: &str, made: &str) {
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs").join(file);
-    if std::env::var_os("SOLEHOLD_UPDATE_GOLDEN").is_some() {
-        fs::write(&path, made).expect("docs can be written");
-    }
-    let kept = fs::read_to_string(&path).unwrap_or_default();
-    assert!(
-        kept == made,
-        "docs/{file} is not what the code says; if the change is meant: \
-         SOLEHOLD_UPDATE_GOLDEN=1 cargo test --workspace --test openapi"
-    );
-}
 
 fn document() -> Value {
     serde_json::from_str(openapi_json()).expect("JSON")
@@ -45,16 +32,22 @@ fn operations() -> Vec<(String, Method)> {
 }
 
 #[test]
-fn the_description_is_kept() {
+fn the_reference_for_programs_is_kept() {
     golden("openapi.json", openapi_json());
 }
 
 #[tokio::test]
 async fn the_reference_is_kept_with_calls_that_were_made() {
-    let asking = serve().await;
-    let running = asking.running.clone();
+    let first = serve().await;
+    let running = first.running.clone();
     let calls = tokio::task::spawn_blocking(move || calls::page(&running)).await.expect("calls");
-    let page = markdown::render(&document(), &calls);
+    let second = serve().await;
+    let running = second.running.clone();
+    let third = serve().await;
+    let other = third.running.clone();
+    let examples = tokio::task::spawn_blocking(move || calls::examples(&running, &other)).await;
+    let examples = examples.expect("calls");
+    let page = markdown::render(&document(), &calls, &examples);
     golden("api.md", &page);
     // What is put together from several schemas is shown whole.
     let grant = page.split("### Grant\n").nth(1).and_then(|rest| rest.split("\n### ").next()).expect("Grant");

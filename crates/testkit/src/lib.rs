@@ -25,6 +25,7 @@
 
 mod cache;
 mod fake_clock;
+mod golden;
 mod kafka;
 mod mosquitto;
 mod output;
@@ -45,6 +46,7 @@ mod wait;
 mod watchdog;
 
 pub use fake_clock::FakeClock;
+pub use golden::{docs, golden, golden_part, metrics_table};
 pub use kafka::{Kafka, KafkaBuilder, KafkaTls};
 pub use mosquitto::Mosquitto;
 pub use pgbouncer::{PgBouncer, PoolMode};

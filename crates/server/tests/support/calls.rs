@@ -1,12 +1,14 @@
-//! The calls on top of docs/api.md: what is typed there is run, and what was answered is shown.
+//! The calls of docs/api.md: what is typed there is run, and what was answered is shown. A few stand on top of the page
+//! and build on each other; `calls.txt` has one for each operation.
 
-use std::process::Command;
+use std::{collections::BTreeMap, process::Command};
 
 use serde_json::{Value, json};
 use solehold_server::Running;
 
-/// Where the server of the page listens.
+/// Where the server of the page listens, and the one that takes over from it.
 const HERE: &str = "http://localhost:7070";
+const THERE: &str = "http://localhost:7071";
 /// The variable that keeps the key of the last call.
 const KEY: &str = "SOLEHOLD_API_KEY";
 
@@ -60,32 +62,136 @@ pub fn page(running: &Running) -> String {
              indented, and its fields are in alphabetical order.\n\n";
     let mut key = String::new();
     for (what, call) in CALLS {
-        let answer = run(call, &running.url(), &key);
-        let shown = match answer {
-            Value::Null => String::new(),
-            mut answer => {
-                key = answer["key"].as_str().filter(|key| key.starts_with("shk_")).map_or(key, str::to_owned);
-                mask("", &mut answer);
-                format!("{answer:#}\n")
-            }
-        };
+        let text = run(call, &running.url(), "", &key);
+        let answer: Value = if text.is_empty() { Value::Null } else { parsed(call, &text) };
+        key = answer["key"].as_str().filter(|key| key.starts_with("shk_")).map_or(key, str::to_owned);
+        let shown = shown(&text);
         page += &format!("{what}\n\n```console\n$ {call}\n{shown}```\n\n");
     }
     page
 }
 
-/// Runs a call as it is typed; an empty answer is null.
-fn run(call: &str, url: &str, key: &str) -> Value {
-    let call = call.replace(HERE, url);
-    let ran = Command::new("sh").args(["-c", &call]).env(KEY, key).output().expect("a shell");
-    assert!(ran.status.success(), "{call}: {ran:?}; is curl installed?");
-    let text = String::from_utf8(ran.stdout).expect("text");
-    if text.is_empty() {
-        return Value::Null;
+/// A call of each operation and its answer, by method and path: `GET /api/v1/leases/1`. They are made in their order.
+pub fn examples(running: &Running, other: &Running) -> BTreeMap<String, String> {
+    let mut examples = BTreeMap::new();
+    let mut names: BTreeMap<&str, String> = BTreeMap::new();
+    let mut key = String::new();
+    let lines = include_str!("calls.txt").lines().map(str::trim);
+    for line in lines.filter(|line| !line.is_empty() && !line.starts_with('#')) {
+        let (is_shown, line) = line.strip_prefix("+ ").map_or((true, line), |rest| (false, rest));
+        let call = command(line, !key.is_empty());
+        let text = run(&with_names(&call, &names), &running.url(), &other.url(), &key);
+        let answer: Value = serde_json::from_str(&text).unwrap_or_default();
+        let problem = answer["type"].as_str().filter(|kind| kind.starts_with("urn:solehold:problem:"));
+        assert!(problem.is_none(), "{call}: {text}");
+        if is_shown {
+            let masked = names.iter().map(|(&name, value)| (name, masked_name(name, value))).collect();
+            let block = format!("```console\n$ {}\n{}```", with_names(&call, &masked), shown(&text));
+            examples.entry(operation(&call)).or_insert(block);
+        }
+        for (name, field) in NAMES {
+            if let Some(value) = first(&answer, field) {
+                names.insert(name, value.as_str().map_or_else(|| value.to_string(), str::to_owned));
+            }
+        }
+        let is_new = answer["key"].as_str().filter(|text| key.is_empty() && text.starts_with("shk_"));
+        key = is_new.map_or(key, str::to_owned);
     }
-    assert!(text.ends_with("}\n"), "{call}: an answer ends with a newline: {text:?}");
-    serde_json::from_str(&text).unwrap_or_else(|e| panic!("{call}: {e}: {text}"))
+    examples
 }
+
+/// The words of `calls.txt` that stand for what an earlier answer had, and the fields that had it.
+const NAMES: [(&str, &str); 5] = [
+    ("TOKEN", "token"),
+    ("VERSION", "version"),
+    ("LEASE_ID", "lease_id"),
+    ("SESSION_ID", "session_id"),
+    ("KEY_ID", "id"),
+];
+
+/// A line of `calls.txt` as a command; with a key, if one is needed by now.
+fn command(line: &str, needs_key: bool) -> String {
+    if let Some(command) = line.strip_prefix("$ ") {
+        return command.to_owned();
+    }
+    let mut parts = line.splitn(3, ' ');
+    let method = parts.next().expect("a method");
+    let path = parts.next().expect("a path");
+    let body = parts.next().map(|body| format!(" -d '{body}'")).unwrap_or_default();
+    let is_implied = method == "GET" || (method == "POST" && !body.is_empty());
+    let method = if is_implied { String::new() } else { format!("-X {method} ") };
+    let header = if needs_key { format!("-H \"Authorization: Bearer ${KEY}\" ") } else { String::new() };
+    let quote = if path.contains('?') { "'" } else { "" };
+    format!("curl -s {method}{header}{quote}{HERE}{path}{quote}{body}")
+}
+
+/// The method and the path of the last call of a command.
+fn operation(call: &str) -> String {
+    let call = call.rsplit("| curl ").next().unwrap_or(call);
+    let (_, rest) = call.split_once("http://localhost:707").expect("an address");
+    let path = rest[1..].split(['?', ' ', '\'']).next().unwrap_or_default();
+    let given = call.split_once("-X ").and_then(|(_, rest)| rest.split(' ').next());
+    let has_body = call.contains(" -d ") || call.contains(" --data-binary ");
+    format!("{} {path}", given.unwrap_or(if has_body { "POST" } else { "GET" }))
+}
+
+fn with_names(call: &str, names: &BTreeMap<&str, String>) -> String {
+    names.iter().fold(call.to_owned(), |call, (name, value)| call.replace(name, value))
+}
+
+/// What the page shows in the place of a name: ids differ from run to run.
+fn masked_name(name: &str, value: &str) -> String {
+    match name {
+        "LEASE_ID" | "SESSION_ID" => UUID.to_owned(),
+        "KEY_ID" => KEY_ID.to_owned(),
+        _ => value.to_owned(),
+    }
+}
+
+/// The first field of this name that says something, those of an object before what is within it.
+fn first<'a>(value: &'a Value, field: &str) -> Option<&'a Value> {
+    let is_said = |found: &&Value| found.is_u64() || found.as_str().is_some_and(|text| !text.is_empty());
+    if let Some(found) = value.get(field).filter(is_said) {
+        return Some(found);
+    }
+    match value {
+        Value::Object(fields) => fields.values().find_map(|value| first(value, field)),
+        Value::Array(items) => items.iter().find_map(|value| first(value, field)),
+        _ => None,
+    }
+}
+
+/// Runs a call as it is typed, and returns what it prints.
+fn run(call: &str, here: &str, there: &str, key: &str) -> String {
+    let call = call.replace(HERE, here).replace(THERE, there);
+    let ran = Command::new("sh").args(["-c", &call]).env(KEY, key).output().expect("a shell");
+    assert!(ran.status.success(), "{call}: {ran:?}; are curl and jq installed?");
+    String::from_utf8(ran.stdout).expect("text")
+}
+
+fn parsed(call: &str, text: &str) -> Value {
+    assert!(text.ends_with("}\n"), "{call}: an answer ends with a newline: {text:?}");
+    serde_json::from_str(text).unwrap_or_else(|e| panic!("{call}: {e}: {text}"))
+}
+
+/// An answer as the page shows it: documents indented, lines of a stream as they came.
+fn shown(text: &str) -> String {
+    if let Ok(mut answer) = serde_json::from_str::<Value>(text) {
+        mask("", &mut answer);
+        return format!("{answer:#}\n");
+    }
+    let line = |line: &str| match line.strip_prefix("data: ").map(serde_json::from_str::<Value>) {
+        Some(Ok(mut event)) => {
+            mask("", &mut event);
+            format!("data: {event}\n")
+        }
+        _ => format!("{line}\n"),
+    };
+    text.lines().map(line).collect()
+}
+
+const UUID: &str = "8f14e45f-ceea-467f-a0e6-b1d1f3c2a901";
+const KEY_ID: &str = "k7d2";
 
 /// Puts fixed values in the place of those that differ from run to run. All calls are shown as if they were made at one
 /// moment, so that times and the time that is left agree.
@@ -102,15 +208,28 @@ fn mask(field: &str, value: &mut Value) {
         Value::Array(items) => items.iter_mut().for_each(|item| mask(field, item)),
         Value::Null => {}
         value => {
+            let text = value.as_str().unwrap_or_default();
+            let number = value.as_u64().unwrap_or_default();
             let masked = match field {
-                "lease_id" | "session_id" => json!("8f14e45f-ceea-467f-a0e6-b1d1f3c2a901"),
+                "lease_id" | "session_id" => json!(UUID),
+                "sessions" if text.len() == UUID.len() => json!(UUID),
                 "request_id" => json!("5d1c2b7e-1a"),
-                "node_id" => json!("host-1f5eaf"),
-                "key" if value.as_str().is_some_and(|text| text.starts_with("shk_")) => json!("shk_k7d2_..."),
-                "id" => json!("k7d2"),
-                "by" => json!("k7d2"),
-                "ttl_ms" | "retry_after_ms" => json!(whole(value.as_u64().unwrap_or_default())),
-                "detail" | "reason" => json!(without_times(value.as_str().unwrap_or_default())),
+                // Nodes of the examples have names of their own.
+                "node_id" if !text.starts_with("worker-") && !text.starts_with("gpu-") => {
+                    json!("host-1f5eaf")
+                }
+                "key" if text.starts_with("shk_") => json!("shk_k7d2_..."),
+                "id" | "by" => json!(KEY_ID),
+                "ttl_ms" | "retry_after_ms" | "after_ms" => json!(whole(number)),
+                "detail" | "reason" => json!(without_times(text)),
+                "sealed_cursor" => json!("1.7.0.9c1e5a4f..."),
+                "version" | "config_version" | "zone_version" if text.len() >= 16 => {
+                    json!("9d6ecc5fe117e97a")
+                }
+                "uptime_seconds" => json!(7),
+                "now" => json!(1_769_076_000_000_u64),
+                // Those of another history are drawn by lot.
+                "epoch" | "above" if number > 1_000 => json!(4_711_000_000_u64),
                 _ if is_time(value) => json!(after(0)),
                 _ => return,
             };

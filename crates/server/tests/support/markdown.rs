@@ -1,6 +1,6 @@
 //! An OpenAPI document for people to read: `docs/api.md`.
 
-use std::{fmt::Write, sync::LazyLock};
+use std::{collections::BTreeMap, fmt::Write, sync::LazyLock};
 
 use serde_json::{Map, Value};
 use solehold_api::problem::ErrorCode;
@@ -28,11 +28,12 @@ before it may. A key can be limited to one tenant.
 
 A *name* is 1 to 255 bytes of UTF-8 without control characters.";
 
-/// Renders a document: the calls, keys, each operation by surface, the problems, then the schemas.
-pub fn render(document: &Value, calls: &str) -> String {
-    let mut page = Page { document, text: String::new() };
+/// Renders a document: the calls, keys, each operation by surface with an example, the problems, then the schemas.
+/// Examples are named by the method and the path of their call.
+pub fn render(document: &Value, calls: &str, examples: &BTreeMap<String, String>) -> String {
+    let mut page = Page { document, examples, text: String::new() };
     page.line(&format!("# {} API {}", text(&document["info"]["title"]), text(&document["info"]["version"])));
-    page.line("<!-- Made from the code: SOLEHOLD_UPDATE_GOLDEN=1 cargo test --workspace --test openapi -->");
+    page.line("<!-- Made from the code: make reference -->");
     page.line(text(&document["info"]["description"]));
     page.line(calls);
     page.line(WORDS);
@@ -49,6 +50,7 @@ pub fn render(document: &Value, calls: &str) -> String {
 
 struct Page<'a> {
     document: &'a Value,
+    examples: &'a BTreeMap<String, String>,
     text: String,
 }
 
@@ -85,13 +87,35 @@ impl Page<'_> {
     fn surface(&mut self, tag: &str) {
         let of_tag = |page: &Self| {
             let operations = page.operations().into_iter().filter(|o| text(&o.what["tags"][0]) == tag);
-            operations.map(describe).collect::<Vec<_>>()
+            let with_example = |operation: Operation| {
+                let example = page.example(&operation);
+                format!("{}\n{example}\n", describe(operation))
+            };
+            operations.map(with_example).collect::<Vec<_>>()
         };
         let mut name = tag.to_owned();
         name[..1].make_ascii_uppercase();
         let blocks = of_tag(self);
         self.line(&format!("## {name}"));
         blocks.iter().for_each(|block| self.line(block));
+    }
+
+    /// The example of an operation. Where two paths fit a call, as `/cameras/{id}` and `/cameras/available`, it is of
+    /// the one that has it word for word.
+    fn example(&self, operation: &Operation<'_>) -> &str {
+        let is_literal = |call: &str| object(&self.document["paths"]).contains_key(call);
+        let fits = |call: &str| {
+            let Some((method, path)) = call.split_once(' ') else { return false };
+            let mut parts = operation.path.split('/').zip(path.split('/'));
+            let has_as_many = operation.path.split('/').count() == path.split('/').count();
+            let is_same = parts.all(|(wanted, part)| wanted == part || wanted.starts_with('{'));
+            let is_own = operation.path == path || !is_literal(path);
+            method.eq_ignore_ascii_case(operation.method) && has_as_many && is_same && is_own
+        };
+        let found = self.examples.iter().find(|(call, _)| fits(call));
+        let name = || format!("{} {}", operation.method.to_uppercase(), operation.path);
+        let found = found.unwrap_or_else(|| panic!("support/calls.txt has no call of {}", name()));
+        found.1
     }
 
     /// The answers to which operations refer, once for all of them.
