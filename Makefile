@@ -5,13 +5,13 @@ STAGE := scripts/stage
 NEXTEST := $(shell cargo nextest --version >/dev/null 2>&1 && echo yes)
 
 # A stage is a target of its own. scripts/stages runs all of a list even if one fails, and names those that did.
-VERIFY := format clippy tidy doc licences msrv deploy
-SUITE := build tests doctests python go typescript surface
+VERIFY := format clippy tidy doc licences msrv deploy book
+SUITE := build tests doctests python go typescript surface snippets
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help check test test-nisshi deps verify suite $(VERIFY) $(SUITE) quick fix e2e storm fuzz mutants
-.PHONY: dist e2e-containers test-deb
+.PHONY: dist e2e-containers test-deb reference
 .PHONY: model bench bench-peers bench-claims bench-partitions bench-tables
 
 help: ## this list
@@ -50,6 +50,9 @@ msrv:
 
 deploy: ## the Helm chart, its manifests and the compose files, without a cluster
 	@$(STAGE) deploy scripts/check-deploy
+
+book: ## the documents as a book, into target/book: links, anchors and the search checked, nothing loaded from elsewhere
+	@$(STAGE) book scripts/check-book
 
 # Servers that tests start keep their data in memory where there is such a folder. Many tests are about answers that
 # come within a second, and a busy disk takes longer to sync.
@@ -100,6 +103,13 @@ typescript: ## types and tests of the TypeScript client, against the server that
 surface: ## every route of the server that was built last, against its own description
 	@$(STAGE) surface scripts/check-surface
 
+snippets: ## the commands of the documents, run as they stand there by the server that was built last
+	@$(STAGE) snippets scripts/check-snippets
+
+# One test at a time: several write parts of one page.
+reference: ## write the pages that are made from the code: docs/api.md, docs/openapi.json, docs/reference
+	SOLEHOLD_UPDATE_GOLDEN=1 cargo test --workspace -- the_reference_ --test-threads 1
+
 fuzz: ## every parser of foreign input for a minute, with libFuzzer; FUZZ_SECONDS=N, TARGETS="mqtt_topic yaml"
 	@$(STAGE) fuzz scripts/fuzz $(TARGETS)
 
@@ -110,7 +120,7 @@ fix: ## format, and apply what clippy can repair
 # `make test` runs the same tests with less load.
 e2e: ## one example under full load: EXAMPLE=gateway, gateway-go, reconciler, pipeline, tracker or orchestrator
 	@test -n "$(EXAMPLE)" && test -d "examples/$(EXAMPLE)" || \
-		{ echo "name an example: make e2e EXAMPLE=gateway (or $(notdir $(wildcard examples/*)))" >&2; exit 2; }
+		{ echo "name an example: make e2e EXAMPLE=gateway (or $(patsubst examples/%/README.md,%,$(wildcard examples/*/README.md)))" >&2; exit 2; }
 	@$(MAKE) --no-print-directory build
 	@$(STAGE) e2e-$(EXAMPLE) env SOLEHOLD_E2E=full cargo test --workspace --test $(EXAMPLE:%-go=%)_e2e -- \
 		$(if $(filter gateway,$(EXAMPLE)),--skip in_go)$(if $(filter gateway-go,$(EXAMPLE)),in_go) --nocapture

@@ -13,13 +13,13 @@ use uuid::Uuid;
 
 use crate::{field::FieldError, time::Timestamp};
 
-/// One row per code: its name in Rust, its status, its name on the wire, its title.
+/// One row per code: what it means, its name in Rust, its status, its name on the wire, its title.
 macro_rules! error_codes {
-    ($($(#[$doc:meta])* $code:ident $status:literal $wire:literal $title:literal;)*) => {
+    ($($(#[doc = $about:literal])+ $code:ident $status:literal $wire:literal $title:literal;)*) => {
         /// All errors of the API, each with its HTTP status. The same codes are on the wire, in metrics and in logs.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
         pub enum ErrorCode {
-            $($(#[$doc])* #[serde(rename = $wire)] $code,)*
+            $($(#[doc = $about])+ #[serde(rename = $wire)] $code,)*
         }
 
         impl ErrorCode {
@@ -36,6 +36,11 @@ macro_rules! error_codes {
             /// A short summary, the same for every occurrence.
             pub fn title(self) -> &'static str {
                 match self { $(Self::$code => $title,)* }
+            }
+
+            /// What it means, as the reference has it.
+            pub fn about(self) -> &'static str {
+                match self { $(Self::$code => concat!($($about),+).trim_ascii(),)* }
             }
         }
     };
@@ -454,6 +459,23 @@ mod tests {
 
     use super::*;
     use crate::testing::{key, name};
+
+    #[test]
+    fn the_reference_of_errors_is_kept() {
+        let mut page = String::from(
+            "# Error codes\n\n<!-- Made from the code: make reference -->\n\n\
+             Every error is a problem document (RFC 9457). Its `code` is what programs look at; each code has one HTTP \
+             status. [A request and\nits answer](../api.md) for each call, [what a client does](../guides/http.md) \
+             about each code, [exit codes](commands.md#exit-codes) of the\ncommand line.\n\n\
+             | code | status | title | meaning |\n|---|---|---|---|\n",
+        );
+        for code in ErrorCode::ALL {
+            let about = code.about();
+            assert!(about.ends_with('.'), "{code}: {about}");
+            page += &format!("| `{code}` | {} | {} | {about} |\n", code.status(), code.title());
+        }
+        solehold_testkit::golden("reference/errors.md", &page);
+    }
 
     #[test]
     fn codes_are_snake_case_and_unique() {

@@ -104,11 +104,11 @@ impl Ended {
 
 /// Event names with the texts that stand for them, the same in the store, on the wire and in metrics.
 macro_rules! event_names {
-    ($count:literal: $($(#[$doc:meta])* $name:ident = $text:literal,)*) => {
+    ($count:literal: $($(#[doc = $about:literal])+ $name:ident = $text:literal,)*) => {
         /// The public name of an event.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
         #[serde(rename_all = "snake_case")]
-        pub enum EventName { $($(#[$doc])* $name,)* }
+        pub enum EventName { $($(#[doc = $about])+ $name,)* }
 
         impl EventName {
             /// All of them, in the order above.
@@ -117,16 +117,25 @@ macro_rules! event_names {
             pub fn as_str(self) -> &'static str {
                 match self { $(Self::$name => $text,)* }
             }
+
+            /// When it happens, as the reference has it.
+            pub fn about(self) -> &'static str {
+                match self { $(Self::$name => concat!($($about),+).trim_ascii(),)* }
+            }
         }
     };
 }
 
 event_names! { 12:
+    /// A lease was reserved for the next holder, which gets it when the present one releases it (rule 16).
     LeasePending = "lease_pending",
+    /// A holder was granted the lease, with a token above every earlier one of the resource.
     LeaseAcquired = "lease_acquired",
-    /// Sent to live watchers that ask for it, never stored (rule 19).
+    /// A lease was renewed. Sent to live watchers that ask for it, never stored (rule 19).
     LeaseRenewed = "lease_renewed",
+    /// The holder released its lease, or a pending lease was called off.
     LeaseReleased = "lease_released",
+    /// The lease was not renewed in time, or a pending lease lapsed.
     LeaseExpired = "lease_expired",
     /// Ended by a caller other than its holder.
     LeaseRevoked = "lease_revoked",
@@ -134,9 +143,11 @@ event_names! { 12:
     LeaseStolen = "lease_stolen",
     /// A resource is not held back any longer, since its old holder is fenced off.
     HoldBackLifted = "hold_back_lifted",
+    /// The holder wrote the state document of the resource.
     StateChanged = "state_changed",
-    /// Declared or changed.
+    /// The resource was declared, or its declaration changed.
     ResourceDeclared = "resource_declared",
+    /// The resource is no longer declared.
     ResourceDeleted = "resource_deleted",
     /// Something beside a resource has changed that applies to it.
     ConfigChanged = "config_changed",

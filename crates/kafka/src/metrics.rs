@@ -210,3 +210,22 @@ impl ConsumerMetrics {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_reference_of_metrics_is_kept() {
+        let metrics = ConsumerMetrics::default();
+        let mut registry = Registry::default();
+        metrics.register(&mut registry);
+        metrics.begins(0, 1, 0);
+        metrics.end_is(0, 7);
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &registry).expect("a string takes writes");
+        let table = solehold_testkit::metrics_table(&text);
+        assert!(table.contains("| `consumer_lag` | gauge | `partition` |"), "{table}");
+        solehold_testkit::golden_part("reference/metrics.md", "consumer", &table);
+    }
+}

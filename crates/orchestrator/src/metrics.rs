@@ -102,3 +102,26 @@ impl Metrics {
         Some(text)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use solehold_testkit::{golden_part, metrics_table};
+
+    use super::*;
+
+    /// Those of its consumer are kept by solehold-kafka.
+    #[test]
+    fn the_reference_of_metrics_is_kept() {
+        let metrics = Metrics::new(Counter::default());
+        metrics.times.get_or_create(&StateLabel { state: "succeeded" }).observe(1.0);
+        let mut consumer = Registry::default();
+        metrics.consumer.register(&mut consumer);
+        let mut of_consumer = String::new();
+        encode(&mut of_consumer, &consumer).expect("a string takes writes");
+        let of_consumer = metrics_table(&of_consumer);
+        let table = metrics_table(&metrics.text().expect("a string takes writes"));
+        let own = table.lines().filter(|row| !row.starts_with("| `") || !of_consumer.contains(row));
+        let own: String = own.map(|row| format!("{row}\n")).collect();
+        golden_part("reference/metrics.md", "orchestrator", &own);
+    }
+}

@@ -105,6 +105,62 @@ fn every_event_is_sent() {
     assert_eq!(renewed.event_type, EventName::LeaseRenewed);
 }
 
+/// One event of every name.
+fn one_of_each() -> Vec<LeaseEvent> {
+    let view = lease_view(key("nightly"), "{}");
+    let ended = Ended::of(&view.lease);
+    let pending = Pending {
+        id: LeaseId(Uuid::from_u128(10)),
+        holder: name("next"),
+        session: SessionId(Uuid::from_u128(6)),
+        asked_at: StoreTime(1_500),
+        deadline: StoreTime(2_500),
+        attributes: document("{}"),
+    };
+    let state = StateDocument {
+        document: document("[1]"),
+        sequence: 3,
+        token: Token(42),
+        written_at: StoreTime(900),
+    };
+    let stored = [
+        What::Pending(pending),
+        What::Acquired(view.lease.clone()),
+        What::Released(ended.clone()),
+        What::Expired(ended.clone()),
+        What::Revoked(ended.clone()),
+        What::Stolen(ended),
+        What::HoldBackLifted { token: Token(42), reason: None },
+        What::StateChanged(state),
+        What::Declared(Declaration::default()),
+        What::Deleted,
+        What::ConfigChanged(document("{}")),
+    ];
+    stored.map(event).into_iter().chain([LeaseEvent::renewed(&view, 3, Revision(50))]).collect()
+}
+
+#[test]
+fn the_reference_of_events_is_kept() {
+    let events = one_of_each();
+    let mut page = String::from(
+        "# Events\n\n<!-- Made from the code: make reference -->\n\n\
+         What a [watch](../api.md), a history and a [relay](../guides/events.md) report, in the one order of all \
+         events. Every event\nhas the [same fields](../api.md#leaseevent); `token`, `holder`, `lease_id` and \
+         `session_id` are null where they say nothing,\nand `details` has more, depending on the event.\n\n\
+         | `event_type` | when | `token` | `details` |\n|---|---|---|---|\n",
+    );
+    for name in EventName::ALL {
+        let event = events.iter().find(|event| event.event_type == name).expect("one of each");
+        let details: Vec<_> = event.details.keys().map(|field| format!("`{field}`")).collect();
+        let details =
+            if name == EventName::ConfigChanged { "what has changed".to_owned() } else { details.join(", ") };
+        let token = if event.token.is_some() { "yes" } else { "" };
+        assert!(name.about().ends_with(['.', ')']), "{name}: {}", name.about());
+        page += &format!("| `{name}` | {} | {token} | {details} |\n", name.about());
+    }
+    solehold_testkit::golden("reference/events.md", &page);
+}
+
 #[test]
 fn ownership_keeps_the_last_token() {
     let view = lease_view(key("k"), "{}");

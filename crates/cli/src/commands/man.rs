@@ -1,5 +1,7 @@
 //! `solehold man`: the manual pages, made from the definitions of the commands.
 
+mod markdown;
+
 use std::{
     collections::BTreeMap,
     env, fs, io,
@@ -25,6 +27,9 @@ pub struct ManArgs {
     /// The folder to write them into, which is made if it is missing; `man -l DIR/solehold.1` shows the first
     #[arg(value_name = "DIR")]
     folder: PathBuf,
+    /// Write Markdown instead: `commands.md`, and a page for each command in `commands/`
+    #[arg(long)]
+    markdown: bool,
 }
 
 /// The files of an installed package, by the command that they belong to.
@@ -39,18 +44,18 @@ const FILES: [(&str, &str, &str); 6] = [
 
 pub fn run(args: &ManArgs, cli: Command) -> CommandResult {
     let folder = &args.folder;
-    let written = fs::create_dir_all(folder).and_then(|()| write_all(cli, folder));
-    let count = written.map_err(|error| {
+    let mut cli = cli.disable_help_subcommand(true);
+    // Options that `-h` leaves out have no help to show otherwise.
+    cli = cli.mut_args(|arg| arg.hide_short_help(false));
+    cli.build();
+    let write = || if args.markdown { markdown::write_all(&cli, folder) } else { write_all(cli, folder) };
+    let count = fs::create_dir_all(folder).and_then(|()| write()).map_err(|error| {
         CommandError::usage(format!("cannot write manual pages to {}: {error}", folder.display()))
     })?;
     output::line(format!("wrote {count} manual pages to {}", folder.display()))
 }
 
 fn write_all(cli: Command, folder: &Path) -> io::Result<usize> {
-    let mut cli = cli.disable_help_subcommand(true);
-    // Options that `-h` leaves out have no help to show otherwise.
-    cli = cli.mut_args(|arg| arg.hide_short_help(false));
-    cli.build();
     let date = date();
     let mut left = vec![cli];
     let mut count = 0;
@@ -107,8 +112,19 @@ fn examples(page: &mut Roff, command: &Command) {
     page.control("fi", []);
 }
 
-/// The variables that options name, each with its option; for `serve` also those of keys that have no option.
 fn environment(page: &mut Roff, command: &Command, name: &str) {
+    let variables = variables(command, name);
+    if variables.is_empty() {
+        return;
+    }
+    page.control("SH", ["ENVIRONMENT"]);
+    for (variable, meaning) in variables {
+        page.control("TP", []).text([bold(variable)]).text([roman(meaning)]);
+    }
+}
+
+/// The variables that options name, each with its option; for `serve` also those of keys that have no option.
+fn variables(command: &Command, name: &str) -> BTreeMap<String, String> {
     let mut variables: BTreeMap<String, String> = BTreeMap::new();
     for arg in command.get_arguments().filter(|arg| !arg.is_hide_set()) {
         let Some(long) = arg.get_long() else { continue };
@@ -133,13 +149,7 @@ fn environment(page: &mut Roff, command: &Command, name: &str) {
             variables.insert(format!("{secret}_FILE"), in_file);
         }
     }
-    if variables.is_empty() {
-        return;
-    }
-    page.control("SH", ["ENVIRONMENT"]);
-    for (variable, meaning) in variables {
-        page.control("TP", []).text([bold(variable)]).text([roman(meaning)]);
-    }
+    variables
 }
 
 fn files(page: &mut Roff, name: &str) {

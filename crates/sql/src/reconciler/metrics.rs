@@ -84,3 +84,21 @@ impl ReconcilerMetrics {
         self.seconds.observe(took.as_secs_f64());
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_reference_of_metrics_is_kept() {
+        let metrics = ReconcilerMetrics::default();
+        let mut registry = Registry::default();
+        metrics.register(&mut registry);
+        let summary = Summary { moved: [("paid".to_owned(), 1)].into(), ..Summary::default() };
+        metrics.add(&summary, Duration::from_secs(1));
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &registry).expect("a string takes writes");
+        let table = solehold_testkit::metrics_table(&text);
+        solehold_testkit::golden_part("reference/metrics.md", "reconciler", &table);
+    }
+}

@@ -8,8 +8,10 @@ use std::path::Path;
 use super::{Found, LINE_CHARS_MAX, files, repository};
 
 const PROTOCOL: &str = "docs/protocol.md";
-/// Printed by programs, whose own texts are checked elsewhere.
-const GOLDEN: [&str; 2] = ["docs/api.md", "docs/cli.md"];
+/// The table of contents of the book.
+const SUMMARY: &str = "docs/SUMMARY.md";
+/// Printed by programs, whose own texts are checked elsewhere, and a list of links.
+const GOLDEN: [&str; 4] = ["docs/api.md", "docs/cli.md", "docs/reference/", SUMMARY];
 
 /// A text file of ours; its path is relative to the repository.
 struct Document {
@@ -93,11 +95,41 @@ fn guides_are_linked() {
     }));
 }
 
+/// The book has every page: the documents, and the READMEs of the clients and of the examples.
+#[test]
+fn pages_are_in_the_book() {
+    let pages: Vec<Document> = documents(&[".md"]).into_iter().filter(|page| is_page(&page.path)).collect();
+    assert!(pages.len() > 50, "found only {} pages", pages.len());
+    report([(SUMMARY.to_owned(), missing_pages(&read(SUMMARY), &pages))].into_iter());
+}
+
+fn is_page(path: &str) -> bool {
+    let is_readme = path.ends_with("/README.md");
+    let is_document = path.starts_with("docs/") && path != SUMMARY;
+    is_document || is_readme && ["clients/", "examples/"].iter().any(|folder| path.starts_with(folder))
+}
+
+fn missing_pages(summary: &str, pages: &[Document]) -> Found {
+    let in_book: BTreeSet<String> = links(summary).into_iter().map(|(_, target)| target.to_owned()).collect();
+    let mut found = Found::new();
+    for page in pages {
+        let link = match page.path.strip_prefix("docs/") {
+            Some(path) => path.to_owned(),
+            None => format!("../{}", page.path),
+        };
+        if !in_book.contains(&link) {
+            let title = page.text.lines().next().unwrap_or_default().trim_start_matches("# ");
+            found.push((1, format!("{} is not in the book: add a line `- [{title}]({link})`", page.path)));
+        }
+    }
+    found
+}
+
 /// Prose wraps, so that a diff shows what changed.
 #[test]
 fn prose_wraps() {
     let documents = documents(&[".md", ".rs"]).into_iter();
-    let documents = documents.filter(|document| !GOLDEN.contains(&document.path.as_str()));
+    let documents = documents.filter(|document| !GOLDEN.iter().any(|path| document.path.starts_with(path)));
     report(documents.map(|document| {
         let comments_only = document.path.ends_with(".rs");
         let found = long_prose(&document.text, comments_only);
@@ -338,6 +370,17 @@ mod every_check_fires {
         assert!(
             is_linked("see [it](guides/a.md#x) there", "a.md") && !is_linked("[a.md](guides/b-a.md)", "a.md")
         );
+    }
+
+    #[test]
+    fn pages_that_are_not_in_the_book() {
+        let page = |path: &str| Document { path: path.to_owned(), text: "# A title\n".to_owned() };
+        let pages = ["docs/a.md", "docs/guides/b.md", "examples/c/README.md"].map(page);
+        let found = missing_pages("- [a](a.md)\n  - [c](../examples/c/README.md)\n", &pages);
+        let advice = "docs/guides/b.md is not in the book: add a line `- [A title](guides/b.md)`";
+        assert_eq!(found, [(1, advice.to_owned())]);
+        assert!(is_page("docs/adr/x.md") && is_page("clients/go/README.md"));
+        assert!(!is_page(SUMMARY) && !is_page("clients/go/CHANGES.md") && !is_page("bench/README.md"));
     }
 
     #[test]
