@@ -1,10 +1,14 @@
 //! Locks: the holder of each, and the waiters in line.
 
 use serde::{Deserialize, Serialize};
-use solehold_core::{outcome::LeaseView, waiter};
+use solehold_core::waiter;
 use uuid::Uuid;
 
-use crate::{page::PageCursor, resources::HeldLease, time::Timestamp};
+use crate::{
+    page::PageCursor,
+    resources::{HeldLease, ResourceBody},
+    time::Timestamp,
+};
 
 /// A waiter in line.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -46,20 +50,10 @@ pub struct Lock {
     pub waiters: Vec<LockWaiter>,
 }
 
-impl Lock {
-    pub fn of<'a>(
-        resource: &crate::resources::ResourceBody,
-        lease: Option<&LeaseView>,
-        waiters: impl Iterator<Item = &'a waiter::Waiter>,
-    ) -> Self {
-        Self {
-            name: resource.key.clone(),
-            tenant: resource.tenant.clone(),
-            lease: lease.map(HeldLease::of),
-            held_back_ms: resource.held_back_ms,
-            waiting: resource.waiting,
-            waiters: waiters.map(LockWaiter::of).collect(),
-        }
+impl From<ResourceBody> for Lock {
+    fn from(resource: ResourceBody) -> Self {
+        let ResourceBody { tenant, key: name, lease, held_back_ms, waiting, waiters, .. } = resource;
+        Self { name, tenant, lease, held_back_ms, waiting, waiters }
     }
 }
 

@@ -17,6 +17,7 @@ use crate::{
     field::{Checked, Faults, reason},
     hand_over::HandOver,
     limits::RESOURCE_TTL,
+    locks::LockWaiter,
     page::PageCursor,
     placement::PlacementNeeds,
     terms::{self, AcquireFields, AcquireTerms, FinalState, Proof, lease_requests, state_write},
@@ -28,7 +29,7 @@ use crate::{
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ResourceHistory {
-    /// The events, as far back as the audit trail goes.
+    /// The events, as far back as they are kept.
     pub events: Vec<LeaseEvent>,
     /// Where the next page begins; null on the last.
     pub next: Option<PageCursor>,
@@ -389,6 +390,9 @@ pub struct ResourceBody {
     pub pending: Option<PendingLease>,
     /// The number of waiters in line.
     pub waiting: u32,
+    /// The first of them, in order, where one resource is read; left out if nobody waits.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub waiters: Vec<LockWaiter>,
     /// The state document of the last holder, without its content.
     pub state: Option<StateDocument>,
     /// The epoch of the store's history, where one resource is read. An answer with a lower one than was seen before
@@ -421,6 +425,7 @@ impl ResourceBody {
             last_token: resource.last_token.0,
             held_back_ms: until.map_or(0, |until| until.ms_after(now)),
             waiting: resource.queued,
+            waiters: Vec::new(),
             lease: live.map(HeldLease::of),
             pending: pending.map(|pending| PendingLease {
                 lease_id: pending.id.0,

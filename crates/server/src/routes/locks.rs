@@ -3,12 +3,12 @@
 
 use axum::http::StatusCode;
 use solehold_api::{
-    locks::{Lock, LockList},
+    locks::LockList,
     page::PageQuery,
     paths,
     resources::{AcquireResource, GrantBody, ReleaseResource, RenewResource, ResourceBody},
 };
-use solehold_core::{command::Footprint, key::ResourceKey, limits::WAITERS_LOADED};
+use solehold_core::{command::Footprint, key::ResourceKey};
 use solehold_engine::store::ResourceQuery;
 
 use super::resources;
@@ -19,9 +19,6 @@ use crate::{
 
 /// The kind of a lock among resources.
 const KIND: &str = "lock";
-
-/// How many waiters of each lock a list shows.
-const LINE_SHOWN: usize = WAITERS_LOADED;
 
 routes!["locks": list_locks, get_lock, acquire_lock, release_lock, renew_lock];
 
@@ -42,17 +39,12 @@ async fn list_locks(caller: Caller<role::Reader>, Params(query): Params<PageQuer
     // Lists come without the lines.
     let footprint = Footprint { resources: found.keys, ..Default::default() };
     let loaded = context.engine().load(&footprint).await?;
-    let lock = |key: &ResourceKey| {
-        let seen = ResourceView::of(&loaded, key)?;
-        let shown = ResourceBody::of(&seen.resource, seen.lease.as_ref(), seen.now);
-        let waiters = loaded.state.waiters_for(key).filter(|waiter| waiter.deadline > loaded.now);
-        Some(Lock::of(&shown, seen.live(), waiters.take(LINE_SHOWN)))
-    };
-    let locks = footprint.resources.iter().filter_map(lock).collect();
+    let seen = footprint.resources.iter().filter_map(|key| ResourceView::of(&loaded, key));
+    let locks = seen.map(|seen| seen.shown().into()).collect();
     Ok(Json(LockList { locks, next }))
 }
 
-/// Returns the holder of a lock, and the number of waiters.
+/// Returns the holder of a lock, and the first in line for it.
 #[utoipa::path(
     get, path = paths::LOCK,
     params(("name" = String, Path, description = "The lock; a slash within it is `%2F`"), TenantQuery),

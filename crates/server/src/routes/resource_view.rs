@@ -3,8 +3,10 @@
 use solehold_api::{
     field::{self, FieldError},
     limits::PAGE_SIZE_MAX,
+    locks::LockWaiter,
     page::{self, HistoryQuery, PageCursor},
     problem::{ErrorCode, Problem},
+    resources::ResourceBody,
     watch::LeaseEvent,
 };
 use solehold_core::{
@@ -12,6 +14,7 @@ use solehold_core::{
     event::Event,
     key::{Name, ResourceKey},
     lease::{Declaration, Resource},
+    limits::WAITERS_LOADED,
     outcome::{LeaseView, Refusal},
     time::{Revision, StoreTime},
 };
@@ -34,6 +37,8 @@ pub fn of_kind(kind: &str) -> Result<ResourceQuery, ApiError> {
 pub struct ResourceView {
     pub resource: Resource,
     pub lease: Option<LeaseView>,
+    /// The first in line, in order, if the line was loaded: lists come without it.
+    pub waiters: Vec<LockWaiter>,
     pub now: StoreTime,
     /// The epoch of the store's history.
     pub epoch: u64,
@@ -44,7 +49,15 @@ impl ResourceView {
     pub fn of(loaded: &LoadedRows, key: &ResourceKey) -> Option<Self> {
         let resource = loaded.state.resource(key)?.clone();
         let lease = LeaseView::of(&loaded.state, &resource, loaded.now).ok().flatten();
-        Some(Self { resource, lease, now: loaded.now, epoch: loaded.cursor.epoch })
+        let waiters = loaded.state.waiters_for(key).filter(|waiter| waiter.deadline > loaded.now);
+        let waiters = waiters.take(WAITERS_LOADED).map(LockWaiter::of).collect();
+        Some(Self { resource, lease, waiters, now: loaded.now, epoch: loaded.cursor.epoch })
+    }
+
+    /// As the API shows it.
+    pub fn shown(self) -> ResourceBody {
+        let body = ResourceBody::of(&self.resource, self.lease.as_ref(), self.now);
+        ResourceBody { waiters: self.waiters, ..body }
     }
 
     /// The resources that were found, in order.

@@ -59,10 +59,6 @@ impl At<ResourcePath> {
     }
 }
 
-fn shown(seen: &ResourceView) -> ResourceBody {
-    ResourceBody::of(&seen.resource, seen.lease.as_ref(), seen.now)
-}
-
 /// Reads a resource that is there, as the lists show it: declared, held or held back, waited for, or with a document
 /// for its next holder.
 async fn see(context: &Context, key: &ResourceKey) -> Result<ResourceView, ApiError> {
@@ -127,7 +123,7 @@ async fn page(caller: &Caller<role::Reader>, query: &ResourceQuery) -> Reply<Res
         ..Default::default()
     };
     let (found, next) = resource_page(context, &tenant, asked, query.cursor.as_ref(), query.limit).await?;
-    let resources = ResourceView::all(&found).map(|seen| shown(&seen)).collect();
+    let resources = ResourceView::all(&found).map(ResourceView::shown).collect();
     Ok(Json(ResourceList { resources, next }))
 }
 
@@ -145,7 +141,7 @@ fn labels(text: &str) -> Result<Vec<(String, String)>, ApiError> {
     if text.is_empty() { Ok(Vec::new()) } else { text.split(',').map(pair).collect() }
 }
 
-/// Returns a resource and its holder.
+/// Returns a resource, its holder, and the first in line for it.
 #[utoipa::path(
     get, path = paths::RESOURCE, params(ResourcePath, TenantQuery),
     responses((status = 200, description = "The resource", body = ResourceBody))
@@ -156,7 +152,7 @@ async fn get_resource(caller: Caller<role::Reader>, at: At<ResourcePath>) -> Rep
 
 pub async fn show(context: &Context, key: &ResourceKey) -> Reply<ResourceBody> {
     let seen = see(context, key).await?;
-    Ok(Json(ResourceBody { epoch: Some(seen.epoch), ..shown(&seen) }))
+    Ok(Json(ResourceBody { epoch: Some(seen.epoch), ..seen.shown() }))
 }
 
 /// Declares a resource, or replaces its declaration.

@@ -34,6 +34,38 @@ async fn in_line(api: &Api, name: &str, count: u64) {
     .expect("they stand in line");
 }
 
+/// The line of any resource can be seen, not only of a lock.
+#[tokio::test]
+async fn a_resource_is_shown_with_the_first_in_line() {
+    let api = Api::start().await;
+    api.put("/resources/job/a", json!({})).await.is(201);
+    api.post("/resources/job/a/lease", json!({"holder": "x"})).await.is(201);
+    assert_eq!(api.get("/resources/job/a").await.is(200).get("waiters"), None, "nobody waits");
+    let session = api.post("/sessions", json!({"holder": "w0"})).await.is(201)["session_id"].clone();
+    let mut line = Vec::new();
+    for place in 0..10 {
+        let session = Some(&session).filter(|_| place == 0);
+        let body = json!({"holder": format!("w{place}"), "wait_ms": 30_000, "session_id": session});
+        let asking = api.clone();
+        line.push(tokio::spawn(async move { asking.post("/resources/job/a/lease", body).await }));
+        wait_for("one more in line", SOON, async || {
+            api.get("/resources/job/a").await.body["waiting"] == json!(place + 1)
+        })
+        .await
+        .expect("they stand in line");
+    }
+    let shown = api.get("/resources/job/a").await.is(200);
+    let waiters = shown["waiters"].as_array().expect("waiters");
+    let holders: Vec<_> = waiters.iter().map(|waiter| waiter["holder"].as_str().expect("a name")).collect();
+    assert_eq!(holders, ["w0", "w1", "w2", "w3", "w4", "w5", "w6", "w7"], "the first eight");
+    assert_eq!((&waiters[0]["session_id"], &waiters[1]["session_id"]), (&session, &Value::Null));
+    let [since, until] = ["since", "until"].map(|field| waiters[0][field].as_str().expect("a time"));
+    assert!(since < until, "{shown}");
+    let listed = api.get("/resources").await.is(200);
+    assert_eq!(listed["resources"][0].get("waiters"), None, "lists come without lines: {listed}");
+    line.iter().for_each(JoinHandle::abort);
+}
+
 /// How many batches without news there were: a room's heartbeats are among them.
 async fn quiet_batches(api: &Api) -> u64 {
     let metrics = reqwest::get(format!("{}/metrics", api.url())).await.expect("an answer").text().await;
