@@ -2,7 +2,15 @@
 
 use std::collections::BTreeSet;
 
-use solehold_core::{command::*, key::*, lease::Declaration, outcome::*, record::Record};
+use solehold_core::{
+    call::{Call, Note},
+    command::*,
+    key::*,
+    lease::Declaration,
+    outcome::*,
+    record::Record,
+    time::Revision,
+};
 
 use crate::{Fixture, kit::*, waiting::waits};
 use solehold_engine::store::{HolderQuery, ResourceQuery, Usage};
@@ -218,6 +226,33 @@ pub async fn holders(fixture: &dyn Fixture) {
     assert_eq!(found.keys.iter().map(|k| k.name.to_string()).collect::<Vec<_>>(), expected);
     let elsewhere = HolderQuery { tenant: Some(name("other")), limit: 10, ..Default::default() };
     assert!(bench.store.find_holders(&elsewhere).await.expect("the store reads").keys.is_empty());
+}
+
+/// A note commits with the command that it is about; what is refused leaves none.
+pub async fn a_note_commits_with_its_command(fixture: &dyn Fixture) {
+    let bench = Bench::new(fixture).await;
+    let noted = |command, unique, document: &str| {
+        let note = Note { collection: name("audit"), unique, document: text(document) };
+        Call { note: Some(note), ..Call::from(command) }
+    };
+    let remove = |id: &str| Command::RemoveRecord { collection: name("keys"), id: name(id) };
+    let record = Record { collection: name("keys"), id: name("a"), document: text("1") };
+    let put = Command::PutRecord { record, over: Over::Nothing };
+    let began = bench.now().await;
+    let outcomes =
+        bench.all(vec![noted(put, 1, "1"), noted(remove("b"), 2, "2"), noted(remove("a"), 3, "3")]).await;
+    assert_eq!(outcomes.iter().map(Result::is_ok).collect::<Vec<_>>(), [true, false, true]);
+    bench.pass(1).await;
+    bench.done(Command::RaiseRevision { above: Revision(7) }).await;
+    bench.all(vec![noted(Command::RaiseRevision { above: Revision(9) }, 0, "4")]).await;
+    let stored = bench.store.records(&name("audit")).await.expect("the store reads");
+    let documents: Vec<_> = stored.iter().map(|record| record.document.clone()).collect();
+    assert_eq!(documents, ["1", "3", "4"].map(text), "in order of time");
+    let now = bench.now().await;
+    for record in &stored {
+        let at = Note::time(&record.id).expect("a time");
+        assert!(began <= at && at <= now, "{at:?}");
+    }
 }
 
 /// Records are written, read, replaced and removed.

@@ -114,7 +114,8 @@ macro_rules! suite {
                 hold_back_survives_declaring_anew, lock_delay, tokens_grow, raise_revision
             }
             find {
-                every_filter, of_every_tenant, pages_in_byte_order, holders, records, usage
+                every_filter, of_every_tenant, pages_in_byte_order, holders, records,
+                a_note_commits_with_its_command, usage
             }
             history {
                 pages, of_a_lease_and_of_a_resource, after_the_head, news_wakes, retention, unsent_events_stay,

@@ -225,7 +225,7 @@ impl Player {
         let mut footprint = Footprint::default();
         commands.iter().for_each(|command| command.footprint(&mut footprint));
         let lane = Lane::of(&commands);
-        let judge = Judge::of(commands.into_iter().map(|command| Call { command, by: self.actor() }));
+        let judge = Judge::of(commands.into_iter().map(|command| Call::new(command, self.actor())));
         let mut twice = Twice { judge, model: model.clone(), after: Ledger::default() };
         bench.store.transact(&footprint, lane, &mut twice).await.expect("the store commits");
         self.learn(&twice.judge.changes);

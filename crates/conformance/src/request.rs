@@ -17,7 +17,7 @@ fn cancel(key: &ResourceKey, holder: &str, request: &str) -> Command {
 
 /// A command by a key.
 fn by(key: &str, command: impl IntoCommand) -> Call {
-    Call { command: command.command(), by: Actor::Key { id: name(key), scopes: Default::default() } }
+    Call::new(command.command(), Actor::Key { id: name(key), scopes: Default::default() })
 }
 
 /// The answer was lost; the repeat, under another lease id, gets the same grant with the time that is left.

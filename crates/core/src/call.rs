@@ -6,7 +6,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     command::Command,
-    key::{Name, ResourceKey},
+    key::{Document, Name, ResourceKey},
+    record::Record,
+    time::StoreTime,
 };
 
 /// Resources of a kind, all of them or those with keys that begin with a prefix.
@@ -65,15 +67,48 @@ impl Actor {
     }
 }
 
+/// A document that is stored together with what a command changes, so that the host can tell later who gave it and why.
+/// Core does not read it. A command that is refused leaves none.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Note {
+    /// The collection of records that it becomes one of.
+    pub collection: Name,
+    /// Tells it apart from others of the same millisecond.
+    pub unique: u64,
+    pub document: Document,
+}
+
+impl Note {
+    /// What is stored: its id begins with the time, so that ids sort by it.
+    pub fn record(&self, at: StoreTime) -> Record {
+        let id = Name::timed(at, self.unique);
+        Record { collection: self.collection.clone(), id, document: self.document.clone() }
+    }
+
+    /// When the note was stored that became the record of this id.
+    pub fn time(id: &Name) -> Option<StoreTime> {
+        let (at, _) = id.as_str().split_once('-')?;
+        u64::from_str_radix(at, 16).ok().map(StoreTime)
+    }
+}
+
 /// A command and who gives it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Call {
     pub command: Command,
     pub by: Actor,
+    /// What is stored with it, unless it is refused.
+    pub note: Option<Note>,
+}
+
+impl Call {
+    pub fn new(command: Command, by: Actor) -> Self {
+        Self { command, by, note: None }
+    }
 }
 
 impl From<Command> for Call {
     fn from(command: Command) -> Self {
-        Self { command, by: Actor::Unnamed }
+        Self::new(command, Actor::Unnamed)
     }
 }

@@ -10,7 +10,10 @@ use std::{
 use serde::{Deserialize, Serialize, Serializer};
 use uuid::Uuid;
 
-use crate::limits::{DOCUMENT_BYTES_MAX, NAME_BYTES_MAX};
+use crate::{
+    limits::{DOCUMENT_BYTES_MAX, NAME_BYTES_MAX},
+    time::StoreTime,
+};
 
 /// Why a text cannot be a name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -46,6 +49,11 @@ impl Name {
     /// A name before all others, from which ranges begin.
     pub(crate) fn least() -> Self {
         Self("".into())
+    }
+
+    /// A name that sorts by time.
+    pub(crate) fn timed(at: StoreTime, unique: u64) -> Self {
+        Self(format!("{:016x}-{unique:016x}", at.0).into())
     }
 
     /// A name as a store has kept it: one that was checked once, or [`Self::rooms`].

@@ -1,4 +1,4 @@
-//! The audit trail of the embedded store: rows of many events, read, dropped and migrated event by event. And what else
+//! The history of events of the embedded store: rows of many events, read, dropped and migrated event by event. And what else
 //! is migrated.
 #![allow(clippy::unwrap_used, reason = "a test that panics says where")]
 

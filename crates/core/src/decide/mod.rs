@@ -65,6 +65,9 @@ pub fn decide(ledger: &Ledger, call: &Call, moment: Moment) -> Result<Decision, 
         Err(Stop::Refused(refusal)) => Err(*refusal),
         Err(Stop::Late(late)) => return Err(late),
     };
+    if let Some(note) = call.note.as_ref().filter(|_| outcome.is_ok()) {
+        draft.changes.push(Change::RecordPut(note.record(moment.now)));
+    }
     Ok(Decision { outcome, changes: draft.changes, moment: draft.moment })
 }
 

@@ -194,7 +194,7 @@ impl World {
 
     /// Decides a command now, and applies what was decided.
     pub fn run(&mut self, command: &Command) -> Decision {
-        let call = Call { command: command.clone(), by: self.by.clone() };
+        let call = Call::new(command.clone(), self.by.clone());
         let decision = decide(&self.state, &call, self.moment).expect("the whole state is here");
         for change in &decision.changes {
             apply(&mut self.state, change);

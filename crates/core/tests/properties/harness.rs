@@ -147,7 +147,7 @@ fn in_a_layer(full: &Ledger, commands: &[Command], by: &Actor, at: Moment) -> (L
     let mut moment = at;
     let mut decisions = Vec::new();
     for command in commands {
-        let call = Call { command: command.clone(), by: by.clone() };
+        let call = Call::new(command.clone(), by.clone());
         let decision = decide(&layer, &call, moment).expect("nothing is found late");
         decision.changes.iter().for_each(|change| apply(&mut layer, change));
         moment = decision.moment;
@@ -170,7 +170,7 @@ pub fn on_a_part(
         let mut moment = at;
         let mut decisions = Vec::new();
         for command in commands {
-            let call = Call { command: command.clone(), by: by.clone() };
+            let call = Call::new(command.clone(), by.clone());
             match decide(&part, &call, moment) {
                 Ok(decision) => {
                     decision.changes.iter().for_each(|change| apply(&mut part, change));
@@ -225,7 +225,7 @@ fn deadlines(state: &Ledger, now: StoreTime) -> Vec<StoreTime> {
 
 /// Decides a step once more, on `state`.
 pub fn decide_and_apply(state: &mut Ledger, step: &Step<'_>) -> Decision {
-    let call = Call { command: step.command.clone(), by: step.by.clone() };
+    let call = Call::new(step.command.clone(), step.by.clone());
     let decision = decide(state, &call, step.at).expect("nothing is found late");
     decision.changes.iter().for_each(|change| apply(state, change));
     decision

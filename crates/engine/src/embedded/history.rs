@@ -1,4 +1,4 @@
-//! Reading the audit trail, on connections of its own: SQLite lets readers read while the journal appends.
+//! Reading the history of events, on connections of its own: SQLite lets readers read while the journal appends.
 
 use std::{
     path::{Path, PathBuf},

@@ -1,4 +1,4 @@
-//! The audit trail: `event_batches`, and an index of it that is brought up to date a little later.
+//! The history of events: `event_batches`, and an index of it that is brought up to date a little later.
 //!
 //! An index by lease and by resource costs more than all the rest of an append, since its entries lie anywhere in the
 //! file. So an append writes the events alone; maintenance enters them in `event_index`, in bulk: which leases and

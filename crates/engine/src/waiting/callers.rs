@@ -150,7 +150,7 @@ impl PlaceInLine {
     }
 
     pub(super) fn call(&self, acquire: &Acquire) -> Call {
-        Call { command: Command::Acquire(acquire.clone()), by: self.by.clone() }
+        Call::new(Command::Acquire(acquire.clone()), self.by.clone())
     }
 
     /// Proposes another lease id for the next attempt.

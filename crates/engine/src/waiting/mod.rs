@@ -227,7 +227,7 @@ impl WaitingRoom {
 
     /// Leaves the line on behalf of a caller that has disconnected, and releases a grant that came first.
     async fn leave(&self, key: ResourceKey, lease: LeaseId, by: &Actor) {
-        let call = |command| Call { command, by: by.clone() };
+        let call = |command| Call::new(command, by.clone());
         for _ in 0..LEAVE_ATTEMPTS {
             let left = self.driver.submit(call(Command::LeaveQueue { key: key.clone(), lease })).await;
             let left = match left {

@@ -93,7 +93,7 @@ impl WaitingRoom {
         // The store bounds each wait by the time first requested; the caller's own timer ends it earlier.
         let again = |(_, acquire, by): &(u64, Acquire, Actor)| {
             let wait = acquire.wait.map(|wait| Wait { room, ..wait });
-            Call { command: Command::Acquire(Acquire { wait, ..acquire.clone() }), by: by.clone() }
+            Call::new(Command::Acquire(Acquire { wait, ..acquire.clone() }), by.clone())
         };
         let outcomes = self.driver.submit_all(all.iter().map(again).collect()).await;
         for ((_, acquire, _), outcome) in all.iter().zip(outcomes) {
