@@ -1,6 +1,6 @@
 //! Administration: API keys, tenants, tokens, export and import. Ours, so unknown fields are refused.
 
-use std::fmt;
+use std::{collections::BTreeMap, fmt};
 
 use crate::{
     body::given,
@@ -10,6 +10,7 @@ use crate::{
     time::Timestamp,
 };
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use solehold_core::call::ResourceScope;
 
 /// The permissions of a key.
@@ -334,6 +335,38 @@ pub struct ImportSummary {
     pub barred_ms: u64,
 }
 
+/// What an operator did.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct AuditEntry {
+    /// Its id; ids sort by time.
+    pub id: String,
+    /// When it was done, by the store's clock.
+    pub at: Timestamp,
+    /// The name of the key that it was done with; `local` if none was needed, or without a server.
+    pub actor: String,
+    /// The id of that key.
+    pub key_id: Option<String>,
+    /// The tenant that it concerns; null if it concerns the whole store.
+    pub tenant: Option<String>,
+    /// What was done, such as `runner_status` or `revoke_lease`. Other versions may have other actions.
+    pub action: String,
+    /// To what: `KIND/KEY` of a resource, or another thing, such as `runner/gpu-1` or `key/ID`.
+    pub target: String,
+    /// What else the operator said, such as `reason`.
+    #[serde(default)]
+    pub details: BTreeMap<String, Value>,
+}
+
+/// A page of the audit trail, the newest entry first.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct AuditList {
+    pub entries: Vec<AuditEntry>,
+    /// Where the next page begins; null on the last.
+    pub next: Option<PageCursor>,
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -416,5 +449,20 @@ mod tests {
         assert!(body::parse::<PutTenant>(br#"{"quotas": {"cameras": 5}}"#).is_err());
         assert!(body::parse::<RaiseToken>(br#"{"above": -1}"#).is_err());
         round_trip(&RaisedToken { above: 1 << 53 });
+    }
+
+    #[test]
+    fn the_audit_trail_survives_the_wire() {
+        let entry = AuditEntry {
+            id: "0000019a-1".into(),
+            at: StoreTime(5).into(),
+            actor: "ops".into(),
+            key_id: Some("k1".into()),
+            tenant: None,
+            action: "raise_token".into(),
+            target: "store".into(),
+            details: [("above".to_owned(), json!(7))].into(),
+        };
+        round_trip(&AuditList { entries: vec![entry], next: Some(PageCursor(vec!["0000019a-1".into()])) });
     }
 }

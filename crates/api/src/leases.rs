@@ -499,7 +499,7 @@ pub struct LeaseList {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct LeaseHistory {
     pub lease_id: Uuid,
-    /// The events, as far back as the audit trail goes.
+    /// The events, as far back as they are kept.
     pub events: Vec<LeaseEvent>,
     /// Where the next page begins; null on the last.
     pub next: Option<PageCursor>,

@@ -138,6 +138,8 @@ paths! {
     KEY_ROTATE key_rotate(id) "/admin/keys/{id}/rotate";
     TENANTS tenants() "/admin/tenants";
     TENANT tenant(tenant) "/admin/tenants/{tenant}";
+    /// What operators did.
+    AUDIT audit() "/admin/audit";
     /// Raises the next token above a number.
     RAISE_TOKEN raise_token() "/admin/raise-token";
     /// Says that the store was restored from a backup.

@@ -6,7 +6,7 @@ use clap::Args;
 use secrecy::SecretString;
 use serde::{Serialize, de::DeserializeOwned};
 use solehold_api::{
-    admin::{ApiKey, KeyList, Tenant, TenantList},
+    admin::{ApiKey, AuditEntry, AuditList, KeyList, Tenant, TenantList},
     leases::{LeaseBody, LeaseHistory, LeaseList},
     locks::{Lock, LockList},
     page::PageCursor,
@@ -283,6 +283,7 @@ macro_rules! pages {
 }
 
 pages! {
+    AuditList { entries: AuditEntry }
     KeyList { keys: ApiKey }
     LeaseHistory { events: LeaseEvent }
     LeaseList { leases: LeaseBody }

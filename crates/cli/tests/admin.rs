@@ -342,3 +342,51 @@ async fn an_import_shows_its_progress_on_a_terminal() -> Result<()> {
     assert!(shown.contains("\r\x1b[Kimported "), "the line is gone before the result: {shown:?}");
     Ok(())
 }
+
+/// What is done straight to the store is in the same trail as what is done through a server.
+#[tokio::test]
+async fn what_operators_do_is_in_the_audit_trail() -> Result<()> {
+    let folder = TempDir::new()?;
+    let data = folder.path().display().to_string();
+    let url = Postgres::shared().await?.create_database("audited").await?;
+    server().data_dir(folder.path()).start().await?.terminate().await?;
+    server().engine(&url).start().await?.terminate().await?;
+    for (place, start) in [
+        (["--data-dir", data.as_str()], server().data_dir(folder.path())),
+        (["--engine", url.as_str()], server().engine(&url)),
+    ] {
+        let admin = async |args: &[&str]| run(["admin"].iter().chain(args).chain(&place)).await;
+        let none = admin(&["audit"]).await?;
+        assert!(none.stdout.is_empty() && none.stderr.contains("no operator has changed"), "{none:?}");
+        let key = admin(&["key", "create", "--name", "ops", "--role", "admin"]).await?.good()?;
+        admin(&["raise-token", "--above", "1000"]).await?.good()?;
+        let server = start.start().await?;
+        let through = ["--server", server.url(), "--api-key", key.trim()];
+        let ask = async |args: &[&str]| run(args.iter().chain(&through)).await;
+        ask(&["resource", "put", "job/a"]).await?.good()?;
+        let grant = ask(&["lease", "acquire", "job/a", "--holder", "w", "--json"]).await?.json()?;
+        let token = grant["token"].to_string();
+        ask(&["lease", "revoke", "job/a", "--token", &token, "--reason", "it hangs"]).await?.good()?;
+        let table = ask(&["admin", "audit"]).await?.good()?;
+        assert!(table.starts_with("TIME"), "{table}");
+        let line = table.lines().nth(1).context("the newest entry")?;
+        let said =
+            line.contains(" ops ") && line.contains("revoke_lease") && line.contains("reason=it hangs");
+        assert!(said, "{table}");
+        server.terminate().await?;
+        let all = admin(&["audit", "--json"]).await?.json()?;
+        let entries = all["entries"].as_array().context("entries")?;
+        let told: Vec<_> = entries.iter().map(|e| [&e["action"], &e["actor"], &e["tenant"]]).collect();
+        assert_eq!(
+            json!(told),
+            json!([
+                ["revoke_lease", "ops", "default"],
+                ["raise_token", "local", null],
+                ["create_key", "local", null]
+            ])
+        );
+        let one = admin(&["audit", "--limit", "1", "--json"]).await?.json()?;
+        assert_eq!(one["entries"], json!([entries[0]]));
+    }
+    Ok(())
+}

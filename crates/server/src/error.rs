@@ -19,7 +19,7 @@ use solehold_api::{
     field::FieldError,
     problem::{ErrorCode, Problem},
 };
-use solehold_core::outcome::Refusal;
+use solehold_core::outcome::{Answer, Refusal};
 use solehold_engine::{EngineError, store::StoreError};
 
 /// How long a client should wait while the store is unavailable.
@@ -29,6 +29,13 @@ const STORE_RETRY_AFTER_MS: u64 = 1_000;
 #[derive(Debug, Clone, thiserror::Error)]
 #[error(transparent)]
 pub struct ApiError(pub Box<Problem>);
+
+/// The error for an answer of the wrong type, which is a bug.
+pub fn unexpected(answer: &Answer) -> ApiError {
+    tracing::error!(?answer, "engine returned an answer of the wrong type; failing the request");
+    Problem::new(ErrorCode::Internal, "the engine returned an unexpected answer; the server's log has it")
+        .into()
+}
 
 impl From<Problem> for ApiError {
     fn from(problem: Problem) -> Self {

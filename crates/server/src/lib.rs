@@ -36,4 +36,4 @@ pub use serve::{
     Acceptor, Entrance, Protocols, Running, Server, ServerConfig, StartError, Tls, TlsError, TlsFiles,
 };
 pub use solehold_api::admin::{Quotas, Role};
-pub use state::keys;
+pub use state::{audit, keys, operator::Operator};

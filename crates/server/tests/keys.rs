@@ -205,6 +205,7 @@ impl World {
             "/api/v1/scenes?tenant=acme",
             "/api/v1/admin/keys?tenant=acme",
             "/api/v1/admin/tenants/acme",
+            "/api/v1/admin/audit?tenant=acme",
             "/api/v1/tenants/acme/sites/site-1/cameras",
             "/api/v1/tenants/acme/sites/site-1/zones",
             "/api/v1/resources/job/nightly/state?tenant=acme",

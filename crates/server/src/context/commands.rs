@@ -2,19 +2,20 @@
 
 use std::time::Duration;
 
-use solehold_api::problem::{ErrorCode, Problem};
 use solehold_core::{
     command::{Acquire, Claim, Command, Footprint, StateWrite},
     key::{Document, HolderKey, LeaseId, Name, ResourceKey, SessionId},
     lease::{Declaration, Resource, StateDocument},
     outcome::{Answer, Grant, SessionView},
-    time::Revision,
 };
 use solehold_engine::{EngineError, store::LoadedRows};
 use uuid::Uuid;
 
 use super::{Context, about};
-use crate::{error::ApiError, state::quota::Quota};
+use crate::{
+    error::{ApiError, unexpected},
+    state::quota::Quota,
+};
 
 pub fn new_lease_id(key: &ResourceKey) -> LeaseId {
     LeaseId::new(key, Uuid::new_v4())
@@ -22,13 +23,6 @@ pub fn new_lease_id(key: &ResourceKey) -> LeaseId {
 
 pub fn new_session_id() -> SessionId {
     SessionId(Uuid::now_v7())
-}
-
-/// The error for an answer of the wrong type, which is a bug.
-pub fn unexpected(answer: &Answer) -> ApiError {
-    tracing::error!(?answer, "engine returned an answer of the wrong type; failing the request");
-    Problem::new(ErrorCode::Internal, "the engine returned an unexpected answer; the server's log has it")
-        .into()
 }
 
 /// A part of the only answer that a command can have.
@@ -165,10 +159,6 @@ impl Context {
         session: Option<SessionId>,
     ) -> Result<(usize, usize), ApiError> {
         expect!(self.execute(Command::RemoveHolder { holder, session }).await?, Answer::HolderRemoved { released, revoked } => (released, revoked))
-    }
-
-    pub(crate) async fn raise_revision(&self, above: Revision) -> Result<Revision, ApiError> {
-        expect!(self.execute(Command::RaiseRevision { above }).await?, Answer::Raised(revision) => revision)
     }
 }
 

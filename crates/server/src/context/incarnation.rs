@@ -11,12 +11,8 @@ use solehold_core::{
     time::{StoreTime, Token},
 };
 
-use super::{
-    Context,
-    commands::{granted, unexpected},
-    past::PastLease,
-};
-use crate::error::ApiError;
+use super::{Context, commands::granted, past::PastLease};
+use crate::error::{ApiError, unexpected};
 
 /// Why a lease that a runner held by name alone was revoked. It is stored as the reason of the event, and read back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -32,7 +32,9 @@ use crate::{
     metrics::Metrics,
     placement::{KnownRunner, PlanBook, Planned},
     state::{
+        audit::{AuditTrail, Deed},
         identity::Identity,
+        operator::Operator,
         quota::{OpenWatch, Quota, QuotaBook},
         rates::Rates,
         ring::Ring,
@@ -59,6 +61,8 @@ pub struct Context {
     node: Arc<NodeState>,
     /// The caller that it acts for, or the server itself.
     caller: Identity,
+    /// What goes into the audit trail with the commands that are submitted one by one.
+    deed: Option<Arc<Deed>>,
 }
 
 /// What all contexts of a node share.
@@ -76,6 +80,7 @@ pub struct NodeState {
     pub(crate) ring: Ring,
     pub(crate) rates: Rates,
     pub(crate) quotas: QuotaBook,
+    audit: Arc<AuditTrail>,
     tenants: KnownTenants,
     /// Where the resources of each tenant should be.
     pub(crate) plans: Arc<PlanBook>,
@@ -111,6 +116,7 @@ impl Context {
             ring: Ring::new(is_loopback),
             rates: Rates::new(&limits),
             quotas: QuotaBook::default(),
+            audit: Arc::default(),
             tenants: KnownTenants::default(),
             plans: Arc::new(plans),
             began: BootTime::now(),
@@ -118,12 +124,28 @@ impl Context {
             counted: Default::default(),
             stopping: watch::Sender::new(false),
         };
-        Self { node: Arc::new(node), caller: Identity::keyless() }
+        Self { node: Arc::new(node), caller: Identity::keyless(), deed: None }
     }
 
     /// The same context on behalf of a caller, to whom commands submitted through it are attributed.
     pub(crate) fn on_behalf_of(&self, caller: Identity) -> Self {
-        Self { node: self.node.clone(), caller }
+        Self { node: self.node.clone(), caller, deed: None }
+    }
+
+    /// The same context for what an operator does: unless it is refused, a command that is submitted through it commits
+    /// with an entry of the audit trail.
+    pub(crate) fn audited(&self, deed: Deed) -> Self {
+        Self { deed: Some(Arc::new(deed)), ..self.clone() }
+    }
+
+    /// The same for a request that an operator may make, and others too.
+    pub(crate) fn audited_if(&self, is_operator: bool, deed: Deed) -> Self {
+        if is_operator { self.audited(deed) } else { self.clone() }
+    }
+
+    /// The caller, for what is done through the engine.
+    pub(crate) fn operator(&self) -> Operator {
+        Operator::new(self.engine.clone(), self.caller.clone(), self.audit.clone())
     }
 
     pub(crate) fn caller(&self) -> &Identity {
@@ -131,7 +153,7 @@ impl Context {
     }
 
     fn call(&self, command: Command) -> Call {
-        Call { command, by: self.caller.actor() }
+        Call::new(command, self.caller.actor())
     }
 
     pub fn engine(&self) -> &Engine {
@@ -144,7 +166,10 @@ impl Context {
         let began = BootTime::now();
         let changes_registry = changes_registry(&command);
         about::note(&command);
-        let outcome = self.engine.submit(self.call(command)).await;
+        let outcome = match &self.deed {
+            Some(deed) => self.operator().submit(command, deed).await,
+            None => self.engine.submit(self.call(command)).await,
+        };
         self.metrics.operation(operation, &outcome, BootTime::now().since(began));
         if changes_registry {
             self.plans.registry_changed();

@@ -11,7 +11,7 @@ use solehold_api::{
 use solehold_core::{
     command::Command,
     key::{Name, ResourceKey},
-    outcome::Refusal,
+    outcome::{Outcome, Refusal},
     placement::{ALGORITHM_VERSION, Policy, Shift},
     record::Record,
     time::StoreTime,
@@ -20,7 +20,11 @@ use solehold_engine::Engine;
 
 use crate::{
     error::ApiError,
-    state::records::{self, collection, record},
+    state::{
+        audit::Deed,
+        operator::Operator,
+        records::{self, collection, record},
+    },
 };
 
 /// The collection of tenants' settings and shifts.
@@ -134,36 +138,38 @@ pub(crate) async fn tenant_record(engine: &Engine, tenant: &Name) -> Result<Tena
     Ok(all.iter().find(|record| record.id == *tenant).and_then(read).unwrap_or_default())
 }
 
-async fn change_tenant(
-    engine: &Engine,
+/// The record of a tenant after `how`, for one that has `found` now.
+fn changed_tenant(
     tenant: &Name,
+    found: Option<&Record>,
     how: impl Fn(TenantRecord) -> Result<TenantRecord, ApiError>,
-) -> Result<TenantRecord, ApiError> {
-    records::change(engine, PLACEMENT, tenant, |found, _| {
-        let changed = how(found.and_then(read).unwrap_or_default())?;
-        Ok((record(PLACEMENT, tenant.clone(), &changed)?, changed))
-    })
-    .await
+) -> Result<(Record, TenantRecord), ApiError> {
+    let changed = how(found.and_then(read).unwrap_or_default())?;
+    Ok((record(PLACEMENT, tenant.clone(), &changed)?, changed))
 }
 
 /// Changes the settings of a tenant, and returns all of them.
 pub(crate) async fn put_settings(
-    engine: &Engine,
+    by: &Operator,
     tenant: &Name,
     change: &PutPlacement,
 ) -> Result<PlacementSettings, ApiError> {
-    let changed = change_tenant(engine, tenant, |record| {
+    let deed = Deed::new("placement", "placement").of(tenant).with_fields(change);
+    let put = |record: TenantRecord| {
         let settings = change.over(&record.settings);
         settings.policy()?;
         Ok(TenantRecord { settings, ..record })
-    });
+    };
+    let changed = by.change(PLACEMENT, tenant, &deed, |found, _| changed_tenant(tenant, found, put));
     Ok(changed.await?.settings)
 }
 
 /// Begins a shift in place of the present one.
-pub(crate) async fn shift(engine: &Engine, tenant: &Name, shift: &ShiftState) -> Result<(), ApiError> {
+pub(crate) async fn shift(by: &Operator, tenant: &Name, shift: &ShiftState) -> Result<(), ApiError> {
+    let target = format!("deployment/{}", shift.to);
+    let deed = Deed::new("shift", target).of(tenant).with("percent", shift.percent);
     let begin = |record| Ok(TenantRecord { shift: Some(shift.clone()), ..record });
-    change_tenant(engine, tenant, begin).await.map(drop)
+    by.change(PLACEMENT, tenant, &deed, |found, _| changed_tenant(tenant, found, begin)).await.map(drop)
 }
 
 #[derive(Debug)]
@@ -209,20 +215,18 @@ pub(crate) async fn failures_of(
     Ok(found.map(|record| (record.counted_at(now), record.penalties(now))).unwrap_or_default())
 }
 
-async fn change_failures(
-    engine: &Engine,
+/// The failures of a resource after `how`, for one that has `found` now.
+fn changed_failures(
     key: &ResourceKey,
-    how: impl Fn(&mut FailureRecord, StoreTime),
-) -> Result<Failures, ApiError> {
-    let id = failure_id(key);
-    records::change(engine, FAILURES, &id, |found, now| {
-        let found = found.and_then(read::<FailureRecord>);
-        let mut changed = found.unwrap_or_else(|| FailureRecord::new(key.clone()));
-        how(&mut changed, now);
-        changed.failures = changed.counted_at(now);
-        Ok((record(FAILURES, id.clone(), &changed)?, changed.failures))
-    })
-    .await
+    found: Option<&Record>,
+    now: StoreTime,
+    how: impl Fn(&mut FailureRecord),
+) -> Result<(Record, Failures), ApiError> {
+    let found = found.and_then(read::<FailureRecord>);
+    let mut changed = found.unwrap_or_else(|| FailureRecord::new(key.clone()));
+    how(&mut changed);
+    changed.failures = changed.counted_at(now);
+    Ok((record(FAILURES, failure_id(key), &changed)?, changed.failures))
 }
 
 /// Counts a failure of a resource on a runner of some group. At [`FAILURES_MAX`] within the window the resource is in
@@ -234,15 +238,19 @@ pub(crate) async fn fail(
     group: Option<&str>,
     reason: Option<&str>,
 ) -> Result<Failures, ApiError> {
-    let failures = change_failures(engine, key, |record, now| {
-        record.report(runner, reason, now);
-        record.because(reason);
+    let failures = records::change(engine, FAILURES, &failure_id(key), |found, now| {
+        changed_failures(key, found, now, |record| {
+            record.report(runner, reason, now);
+            record.because(reason);
+        })
     })
     .await?;
     let shift = tenant_record(engine, &key.tenant).await?.shift;
     if shift.is_some_and(|shift| Some(shift.to.as_str()) == group && shift.halted.is_none()) {
         let one_more = |record: TenantRecord| Ok(TenantRecord { shift: record.shift.map(count), ..record });
-        change_tenant(engine, &key.tenant, one_more).await?;
+        let tenant = &key.tenant;
+        records::change(engine, PLACEMENT, tenant, |found, _| changed_tenant(tenant, found, one_more))
+            .await?;
     }
     Ok(failures)
 }
@@ -257,25 +265,29 @@ fn count(mut shift: ShiftState) -> ShiftState {
 }
 
 pub(crate) async fn quarantine(
-    engine: &Engine,
+    by: &Operator,
     key: &ResourceKey,
     reason: Option<&str>,
 ) -> Result<Failures, ApiError> {
-    change_failures(engine, key, |record, _| {
-        record.failures.quarantined = true;
-        record.because(reason);
+    let deed = Deed::to_resource("quarantine", key).with_some("reason", reason);
+    by.change(FAILURES, &failure_id(key), &deed, |found, now| {
+        changed_failures(key, found, now, |record| {
+            record.failures.quarantined = true;
+            record.because(reason);
+        })
     })
     .await
 }
 
 /// Forgets the failures of a resource, and its quarantine.
-pub(crate) async fn clear(engine: &Engine, key: &ResourceKey) -> Result<(), ApiError> {
-    remove(engine, collection(FAILURES), failure_id(key)).await
+pub(crate) async fn clear(by: &Operator, key: &ResourceKey) -> Result<(), ApiError> {
+    let command = Command::RemoveRecord { collection: collection(FAILURES), id: failure_id(key) };
+    removed(by.submit(command, &Deed::to_resource("clear_quarantine", key)).await?)
 }
 
-/// Removes a record, if it is there.
-async fn remove(engine: &Engine, collection: Name, id: Name) -> Result<(), ApiError> {
-    match engine.submit(Command::RemoveRecord { collection, id }).await? {
+/// Whether a record that had to go is gone; it may not have been there.
+fn removed(outcome: Outcome) -> Result<(), ApiError> {
+    match outcome {
         Ok(_) | Err(Refusal::NoRecord { .. }) => Ok(()),
         Err(refusal) => Err(refusal.into()),
     }
@@ -305,7 +317,8 @@ async fn forget_planners(engine: &Engine, all: &[Record], now: StoreTime) -> Res
         read::<PlannerRecord>(record).is_none_or(|planner| now.ms_after(planner.at) >= PLANNER_KEPT_MS)
     };
     for over in all.iter().filter(is_over).take(FORGOTTEN_MAX) {
-        remove(engine, over.collection.clone(), over.id.clone()).await?;
+        let Record { collection, id, .. } = over.clone();
+        removed(engine.submit(Command::RemoveRecord { collection, id }).await?)?;
     }
     Ok(())
 }

@@ -14,10 +14,8 @@ use solehold_core::{
 use solehold_engine::EngineError;
 
 use crate::{
-    context::{
-        commands::{new_lease_id, unexpected},
-        tenants::Named,
-    },
+    context::{commands::new_lease_id, tenants::Named},
+    error::unexpected,
     http::{ApiError, Body, Caller, Context, Json, Params, Reply, TenantQuery, role},
 };
 

@@ -15,8 +15,10 @@ use solehold_core::{
 
 use super::{resource_view::ResourceView, resources::ResourcePath};
 use crate::{
-    context::commands::{new_lease_id, unexpected},
+    context::commands::new_lease_id,
+    error::unexpected,
     http::{ApiError, At, Body, Caller, Context, Json, Reply, StatusReply, TenantQuery, role},
+    state::audit::Deed,
 };
 
 routes!["resources": get_hand_over, hand_over_resource, call_off_hand_over];
@@ -52,7 +54,10 @@ async fn hand_over_resource(
         planned: is_planned(context, &key, present.as_ref(), to).await?,
         ..HandOver::new(key.clone(), lease, to, terms.within_ms)
     };
-    let pending = match context.execute(Command::HandOver(ask)).await? {
+    // A runner that takes over shows its own session.
+    let is_operator = body.to.is_some() && caller.is_admin();
+    let acting = context.audited_if(is_operator, deed(&key, &body, terms.within_ms));
+    let pending = match acting.execute(Command::HandOver(ask)).await? {
         Answer::Offered(pending) => pending,
         other => return Err(unexpected(&other)),
     };
@@ -65,6 +70,13 @@ async fn hand_over_resource(
     let now = pending.asked_at;
     let view = PendingView { key, pending, present: present.map(|lease| lease.lease.holder) };
     Ok((StatusCode::CREATED, Json(OfferedLease::of(&view, now))))
+}
+
+fn deed(key: &ResourceKey, body: &OfferResource, within_ms: u64) -> Deed {
+    let deed = Deed::to_resource("hand_over", key).with_some("to", body.to.as_ref());
+    let deed = deed.with("within_ms", within_ms).with_some("force", body.force.then_some(true));
+    let deed = deed.with_some("fenced", body.force.then_some(body.fenced));
+    deed.with_some("reason", body.reason.as_ref())
 }
 
 /// Whether a plan speaks for the present holder: its key is not the caller's, and placement says that the resource
@@ -134,8 +146,9 @@ async fn call_off_hand_over(
     let context = caller.context();
     let key = at.key(&caller)?;
     let found = find(context, &key).await?;
+    let deed = Deed::to_resource("call_off_hand_over", &key).with("to", found.holder);
     let target = Target::Lease { tenant: key.tenant, id: LeaseId(found.lease_id) };
     let claim = Claim { target, token: None, session: None, holder: None };
-    context.release(claim, None).await?;
+    context.audited_if(caller.is_admin(), deed).release(claim, None).await?;
     Ok(StatusCode::NO_CONTENT)
 }

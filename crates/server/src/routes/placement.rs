@@ -122,7 +122,7 @@ async fn put_quarantine(
     let context = caller.context();
     let reason = body.reason()?;
     let key = declared(context, &at).await?;
-    Ok(Json(placement::quarantine(context.engine(), &key, reason.as_deref()).await?))
+    Ok(Json(placement::quarantine(&context.operator(), &key, reason.as_deref()).await?))
 }
 
 /// Clears a resource: its failures are forgotten, and it is placed again.
@@ -133,7 +133,7 @@ async fn put_quarantine(
 async fn clear_quarantine(caller: Caller<role::Admin>, at: At<ResourcePath>) -> Result<StatusCode, ApiError> {
     let context = caller.context();
     let key = declared(context, &at).await?;
-    placement::clear(context.engine(), &key).await?;
+    placement::clear(&context.operator(), &key).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -193,7 +193,7 @@ async fn shift_deployment(
 ) -> Reply<ShiftState> {
     let shift = body.terms()?;
     let tenant = caller.tenant(query.tenant.as_deref())?;
-    placement::shift(caller.context().engine(), &tenant, &shift).await?;
+    placement::shift(&caller.context().operator(), &tenant, &shift).await?;
     Ok(Json(shift))
 }
 
@@ -222,5 +222,5 @@ async fn put_placement(
     Body(body): Body<PutPlacement>,
 ) -> Reply<PlacementSettings> {
     let tenant = caller.tenant(query.tenant.as_deref())?;
-    Ok(Json(placement::put_settings(caller.context().engine(), &tenant, &body).await?))
+    Ok(Json(placement::put_settings(&caller.context().operator(), &tenant, &body).await?))
 }

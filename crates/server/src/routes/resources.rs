@@ -29,6 +29,7 @@ use crate::{
         TenantQuery, role,
     },
     routes::resource_view::{ResourceView, event_page, nobody_holds, resource_key, resource_page},
+    state::audit::Deed,
 };
 
 routes! { "resources":
@@ -189,7 +190,10 @@ async fn delete_resource(
     Params(query): Params<DeleteQuery>,
 ) -> Result<StatusCode, ApiError> {
     let key = path.key(&caller, query.tenant.as_deref())?;
-    caller.context().execute(Command::Delete { key, force: query.force, fenced: query.fenced }).await?;
+    // Without force nothing is taken from anyone, and the resource's history has it.
+    let deed = Deed::to_resource("delete_resource", &key).with("force", true).with("fenced", query.fenced);
+    let acting = caller.context().audited_if(query.force, deed);
+    acting.execute(Command::Delete { key, force: query.force, fenced: query.fenced }).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -311,7 +315,10 @@ async fn revoke_resource(
     let context = caller.context();
     let key = at.key(&caller)?;
     let claim = on_resource(context, &key, body.claim(key.clone())?).await?;
-    let (lease, held_back_ms) = context.revoke(claim, body.fenced, body.reason()?).await?;
+    let reason = body.reason()?;
+    let deed = Deed::to_resource("revoke_lease", &key).with_some("token", claim.token.map(|token| token.0));
+    let deed = deed.with("fenced", body.fenced).with_some("reason", reason.as_ref());
+    let (lease, held_back_ms) = context.audited(deed).revoke(claim, body.fenced, reason).await?;
     Ok(Json(RevokedLease { lease_id: lease.map(|lease| lease.0), held_back_ms }))
 }
 

@@ -42,6 +42,7 @@ use crate::{
     },
     placement::KnownRunner,
     routes::resource_view::each_page,
+    state::audit::Deed,
 };
 
 /// Of how many runners in a list it is read at once what they hold.
@@ -280,7 +281,9 @@ async fn delete_runner(
     let context = caller.context();
     let key = runner_key(context, at.tenant.as_deref(), &at.path).await?;
     let session = body.session_id.map(SessionId);
-    let (mut released, mut revoked) = context.remove_holder(key.clone(), session).await?;
+    let is_operator = session.is_none() && caller.is_admin();
+    let acting = context.audited_if(is_operator, Deed::to_runner("remove_runner", &key));
+    let (mut released, mut revoked) = acting.remove_holder(key.clone(), session).await?;
     let (held, _) = held_by(context, &key).await?;
     match session {
         Some(_) => released += release_own(context, &key, &held).await?,
@@ -332,7 +335,9 @@ async fn put_runner_status(
         None if is_admin.is_ok() => StatusBy::Operator,
         session => StatusBy::Itself(session),
     };
-    context.execute(Command::SetStatus { holder: key.clone(), status, by }).await?;
+    let deed = Deed::to_runner("runner_status", &key).with("status", body.status);
+    let acting = context.audited_if(by == StatusBy::Operator, deed);
+    acting.execute(Command::SetStatus { holder: key.clone(), status, by }).await?;
     Ok(Json(see(context, &key).await?))
 }
 

@@ -75,6 +75,11 @@ impl Identity {
         self.0.as_ref().map(|key| &key.id)
     }
 
+    /// The name of the key, for people.
+    pub fn key_name(&self) -> Option<&Name> {
+        self.0.as_ref().map(|key| &key.name)
+    }
+
     /// The tenant that the key is for; none, if it may name any.
     pub fn scope(&self) -> Option<&Name> {
         self.0.as_ref()?.tenant.as_ref()
@@ -101,6 +106,10 @@ impl Identity {
 
     fn role(&self) -> Role {
         self.0.as_ref().map_or(Role::Admin, |key| key.role)
+    }
+
+    pub fn is_admin(&self) -> bool {
+        self.role() == Role::Admin
     }
 
     pub fn must_meet<R: role::Requirement>(&self) -> Result<(), ApiError> {

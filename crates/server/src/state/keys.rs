@@ -28,7 +28,11 @@ use solehold_core::{
 use solehold_engine::Engine;
 use subtle::ConstantTimeEq;
 
-use super::records::{self, collection, record, store_time};
+use super::{
+    audit::Deed,
+    operator::Operator,
+    records::{collection, record, store_time},
+};
 use crate::error::ApiError;
 
 /// The beginning of key texts that are created here.
@@ -213,8 +217,9 @@ pub(crate) fn id_of(text: &str) -> String {
     }
 }
 
-pub async fn create(engine: &Engine, new: NewKey) -> Result<IssuedKey, ApiError> {
-    let keys = list(engine).await?;
+pub async fn create(by: impl Into<Operator>, new: NewKey) -> Result<IssuedKey, ApiError> {
+    let by = by.into();
+    let keys = list(by.engine()).await?;
     let count = keys.len();
     let has_it = |key: &&Key| key.revoked_at.is_none() && key.certificate == new.certificate;
     if let Some(other) = keys.iter().find(has_it).filter(|_| new.certificate.is_some()) {
@@ -231,7 +236,7 @@ pub async fn create(engine: &Engine, new: NewKey) -> Result<IssuedKey, ApiError>
     }
     let id = format!("{:016x}", rand::random::<u64>());
     let text = fresh_text(&id);
-    let key = store_new(engine, new, &text).await?;
+    let key = store_new(&by, new, &text).await?;
     Ok(IssuedKey { key, text })
 }
 
@@ -248,7 +253,7 @@ pub async fn bootstrap(engine: &Engine, text: &SecretString) -> Result<bool, Api
     }
     let text = SecretString::from(text.expose_secret().trim());
     let new = NewKey::new(collection("bootstrap"), Role::Admin);
-    match store_new(engine, new, &text).await {
+    match store_new(&engine.into(), new, &text).await {
         // Another replica with the same variable was quicker.
         Err(failure) if failure.0.code == ErrorCode::Exists => Ok(false),
         stored => stored.map(|_| true),
@@ -288,7 +293,7 @@ fn no_key(id: &Name) -> Refusal {
 /// Gives a key a new text. The former one still works for `grace_ms`; the key expires as before, or after
 /// `expires_in_ms`.
 pub async fn rotate(
-    engine: &Engine,
+    by: impl Into<Operator>,
     id: &Name,
     grace_ms: u64,
     expires_in_ms: Option<u64>,
@@ -302,22 +307,30 @@ pub async fn rotate(
         expires_at: expires_in_ms.map(|ms| now.plus_ms(ms)).or(key.expires_at),
         ..key
     };
-    let key = change(engine, id, rotated).await?;
+    let key = change(&by.into(), id, |key| deed("rotate_key", key), rotated).await?;
     Ok(IssuedKey { key, text })
 }
 
 /// Lets a key expire after `in_ms`; never, if none.
-pub async fn expire(engine: &Engine, id: &Name, in_ms: Option<u64>) -> Result<Key, ApiError> {
-    change(engine, id, |key, now| Key { expires_at: in_ms.map(|ms| now.plus_ms(ms)), ..key }).await
+pub async fn expire(by: impl Into<Operator>, id: &Name, in_ms: Option<u64>) -> Result<Key, ApiError> {
+    let deed = |key: &Key| deed("expire_key", key).with("expires_in_seconds", in_ms.map(|ms| ms / 1_000));
+    let expiring = |key, now: StoreTime| Key { expires_at: in_ms.map(|ms| now.plus_ms(ms)), ..key };
+    change(&by.into(), id, deed, expiring).await
 }
 
 /// Changes a key that is not revoked. A concurrent change is not undone.
-async fn change(engine: &Engine, id: &Name, how: impl Fn(Key, StoreTime) -> Key) -> Result<Key, ApiError> {
-    if get(engine, id).await?.revoked_at.is_some() {
+async fn change(
+    by: &Operator,
+    id: &Name,
+    deed: impl Fn(&Key) -> Deed,
+    how: impl Fn(Key, StoreTime) -> Key,
+) -> Result<Key, ApiError> {
+    let found = get(by.engine(), id).await?;
+    if found.revoked_at.is_some() {
         let detail = format!("key {id} was revoked; create a new key");
         return Err(Problem::new(ErrorCode::Conflict, detail).into());
     }
-    records::change(engine, KEYS, id, |found, now| {
+    by.change(KEYS, id, &deed(&found), |found, now| {
         let key = found.and_then(read_key).ok_or_else(|| no_key(id))?;
         let key = how(key, now);
         Ok((record(KEYS, id.clone(), &key)?, key))
@@ -326,19 +339,20 @@ async fn change(engine: &Engine, id: &Name, how: impl Fn(Key, StoreTime) -> Key)
 }
 
 /// Revokes a key permanently; revoking it again changes nothing.
-pub async fn revoke(engine: &Engine, id: &Name) -> Result<Key, ApiError> {
-    let key = get(engine, id).await?;
+pub async fn revoke(by: impl Into<Operator>, id: &Name) -> Result<Key, ApiError> {
+    let by = by.into();
+    let key = get(by.engine(), id).await?;
     if key.revoked_at.is_some() {
         return Ok(key);
     }
-    let at = store_time(engine).await?;
+    let at = store_time(by.engine()).await?;
     let record = record(REVOKED, id.clone(), &Revocation { at })?;
-    engine.submit(Command::PutRecord { record, over: Over::Anything }).await??;
+    by.submit(Command::PutRecord { record, over: Over::Anything }, &deed("revoke_key", &key)).await??;
     Ok(Key { revoked_at: Some(at), ..key })
 }
 
-async fn store_new(engine: &Engine, new: NewKey, text: &SecretString) -> Result<Key, ApiError> {
-    let now = store_time(engine).await?;
+async fn store_new(by: &Operator, new: NewKey, text: &SecretString) -> Result<Key, ApiError> {
+    let now = store_time(by.engine()).await?;
     let text = text.expose_secret();
     let key = Key {
         id: Name::new(id_of(text)).map_err(|e| Problem::new(ErrorCode::Internal, format!("a key id {e}")))?,
@@ -355,8 +369,13 @@ async fn store_new(engine: &Engine, new: NewKey, text: &SecretString) -> Result<
         previous: None,
     };
     let record = record(KEYS, key.id.clone(), &key)?;
-    engine.submit(Command::PutRecord { record, over: Over::Nothing }).await??;
+    let deed = deed("create_key", &key).with("role", key.role);
+    by.submit(Command::PutRecord { record, over: Over::Nothing }, &deed).await??;
     Ok(key)
+}
+
+fn deed(action: &str, key: &Key) -> Deed {
+    Deed::new(action, format!("key/{}", key.id)).of(key.tenant.as_ref()).with("name", &key.name)
 }
 
 fn fresh_text(id: &str) -> SecretString {

@@ -14,7 +14,11 @@ use solehold_api::{
 use solehold_core::{key::Name, record::Record};
 use solehold_engine::{Engine, clock::BootTime, store::Usage};
 
-use super::records::{self, collection, record};
+use super::{
+    audit::Deed,
+    operator::Operator,
+    records::{collection, record},
+};
 use crate::error::ApiError;
 
 const TENANTS: &str = "tenant";
@@ -71,11 +75,12 @@ fn read(record: &Record) -> Option<QuotaChanges> {
 }
 
 /// Changes the quotas of a tenant that are named, and no others.
-pub(crate) async fn change(engine: &Engine, tenant: &Name, changes: QuotaChanges) -> Result<(), ApiError> {
+pub(crate) async fn change(by: &Operator, tenant: &Name, changes: QuotaChanges) -> Result<(), ApiError> {
     if changes == QuotaChanges::default() {
         return Ok(());
     }
-    records::change(engine, TENANTS, tenant, |found, _| {
+    let deed = Deed::new("tenant_quotas", format!("tenant/{tenant}")).of(tenant).with_fields(&changes);
+    by.change(TENANTS, tenant, &deed, |found, _| {
         let set = found.and_then(read).unwrap_or_default();
         Ok((record(TENANTS, tenant.clone(), &set.and(changes))?, ()))
     })

@@ -3,6 +3,7 @@
 use serde::Serialize;
 use solehold_api::problem::{ErrorCode, Problem};
 use solehold_core::{
+    call::{Call, Note},
     command::{Command, Footprint, Over},
     key::{Document, Name},
     outcome::Refusal,
@@ -16,12 +17,23 @@ use crate::error::ApiError;
 /// The number of attempts while others change the same record.
 const ATTEMPTS: u32 = 16;
 
-/// Changes the record of that name. `how` makes the new record from the stored one, if there is one, and the store's
-/// time; it is called again if the record was written meanwhile.
+/// Changes a record as the server itself does: see [`change_noted`].
 pub(crate) async fn change<T>(
     engine: &Engine,
     of: &'static str,
     id: &Name,
+    how: impl Fn(Option<&Record>, StoreTime) -> Result<(Record, T), ApiError>,
+) -> Result<T, ApiError> {
+    change_noted(engine, of, id, None, how).await
+}
+
+/// Changes the record of that name, and stores a note with it. `how` makes the new record from the stored one, if there is one, and the store's
+/// time; it is called again if the record was written meanwhile.
+pub(crate) async fn change_noted<T>(
+    engine: &Engine,
+    of: &'static str,
+    id: &Name,
+    note: Option<Note>,
     how: impl Fn(Option<&Record>, StoreTime) -> Result<(Record, T), ApiError>,
 ) -> Result<T, ApiError> {
     let footprint = Footprint { records: vec![(collection(of), id.clone())], ..Default::default() };
@@ -31,7 +43,8 @@ pub(crate) async fn change<T>(
         let found = loaded.state.record(&collection(of), id);
         let (record, made) = how(found, loaded.now)?;
         let over = found.map_or(Over::Nothing, |found| Over::Document(found.document.clone()));
-        match engine.submit(Command::PutRecord { record, over }).await? {
+        let call = Call { note: note.clone(), ..Command::PutRecord { record, over }.into() };
+        match engine.submit(call).await? {
             Ok(_) => return Ok(made),
             Err(Refusal::RecordChanged { .. } | Refusal::NoRecord { .. } | Refusal::Exists)
                 if attempt < ATTEMPTS =>

@@ -1,5 +1,6 @@
 //! The surfaces, called as their clients call them: over HTTP, with the bodies that they send.
 
+mod audit;
 mod batch;
 mod common;
 mod config;

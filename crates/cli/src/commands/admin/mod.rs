@@ -1,7 +1,8 @@
-//! `solehold admin`: keys, tokens, export and import, through a server or straight against its store.
+//! `solehold admin`: keys, the audit trail, tokens, export and import, through a server or straight against its store.
 //!
 //! Against the store no server and no key is needed, so that the first key can be made, and everything can be moved.
 
+mod audit;
 mod import;
 mod key;
 mod transfer;
@@ -14,11 +15,8 @@ use solehold_api::{
     admin::{NewHistory, RaiseToken, RaisedToken, RestoreNotice},
     paths,
 };
-use solehold_core::{command::Command, outcome::Answer, time::Revision};
-use solehold_engine::{
-    Engine, EngineOptions,
-    history::{Bar, Beginning},
-};
+use solehold_engine::{Engine, EngineOptions, history::Beginning};
+use solehold_server::Operator;
 
 use crate::{
     client::{Client, Method, ServerArgs},
@@ -57,6 +55,17 @@ pub enum AdminCommand {
     /// Create, list, rotate and revoke API keys
     #[command(subcommand)]
     Key(key::KeyCommand),
+    /// List what operators did, newest first: who, when and to what
+    #[command(after_help = examples!(
+        "admin audit",
+        "admin audit --limit 10 --json",
+        "admin audit --data-dir /var/lib/solehold",
+    ))]
+    Audit {
+        /// At most N entries
+        #[arg(long, value_name = "N", default_value_t = 100)]
+        limit: usize,
+    },
     /// Raise the next token above a number, when a gate has seen larger tokens than the store issues
     #[command(after_help = examples!("admin raise-token --above 90000"))]
     RaiseToken {
@@ -165,6 +174,10 @@ pub async fn run(args: AdminArgs, server: &ServerArgs, global: &GlobalArgs) -> C
             let tenant = server.tenant.clone().filter(|tenant| !tenant.is_empty());
             key::run(command, &door, tenant, global).await
         }
+        AdminCommand::Audit { limit } => {
+            let tenant = server.tenant.clone().filter(|tenant| !tenant.is_empty());
+            audit::run(limit, &door, tenant, global).await
+        }
         AdminCommand::RaiseToken { above } => raise_token(above, &door, global).await,
         AdminCommand::Restored { holders_stopped } => restored(holders_stopped, &door, global).await,
         AdminCommand::LowerTtlMax { to } => lower_ttl_max(to, &door, global).await,
@@ -180,15 +193,10 @@ pub async fn run(args: AdminArgs, server: &ServerArgs, global: &GlobalArgs) -> C
 async fn raise_token(above: u64, door: &Door, global: &GlobalArgs) -> CommandResult {
     let raised = match door {
         Door::Server(client) => client.send(Method::POST, &paths::raise_token(), &RaiseToken { above }).await,
-        Door::Store(engine) => {
-            let outcome = engine.submit(Command::RaiseRevision { above: Revision(above) }).await?;
-            match outcome.map_err(|refusal| CommandError::from(solehold_api::problem::Problem::from(refusal)))
-            {
-                Ok(Answer::Raised(revision)) => Ok(RaisedToken { above: revision.0 }),
-                Ok(other) => Err(CommandError::broken(format!("the engine answered {other:?}"))),
-                Err(failure) => Err(failure),
-            }
-        }
+        Door::Store(engine) => match Operator::from(engine).raise_token(above).await {
+            Ok(above) => Ok(RaisedToken { above }),
+            Err(failure) => Err((*failure.0).into()),
+        },
     };
     let raised: RaisedToken = raised.doing(format!("raise tokens above {above}"))?;
     output::show(global, &raised, || format!("tokens go on from above {}", raised.above))
@@ -216,8 +224,8 @@ async fn restored(holders_stopped: bool, door: &Door, global: &GlobalArgs) -> Co
             client.send(Method::POST, &paths::restored(), &RestoreNotice { holders_stopped }).await
         }
         Door::Store(engine) => {
-            let bar = if holders_stopped { Bar::None } else { Bar::LongestTtl };
-            let Beginning { cursor, barred_ms } = engine.set_back(bar).await?;
+            let begins = Operator::from(engine).restored(holders_stopped).await;
+            let Beginning { cursor, barred_ms } = begins.map_err(|failure| *failure.0)?;
             Ok(NewHistory { epoch: cursor.epoch, above: cursor.revision.0, barred_ms })
         }
     };

@@ -22,6 +22,7 @@ use solehold_engine::{
     EngineError,
     store::{Import, ImportReader, Row, StoreError},
 };
+use solehold_server::Operator;
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, BufReader};
 
 use super::Door;
@@ -50,7 +51,7 @@ pub async fn export(
             Door::Server(client) => {
                 client.send(Method::POST, &paths::retire(), &RetireStore { to: to.clone() }).await
             }
-            Door::Store(engine) => engine.retire(&to).await.map_err(CommandError::from),
+            Door::Store(engine) => Operator::from(engine).retire(&to).await.map_err(CommandError::from),
         }
         .doing("retire the store")?;
         output::note(
@@ -180,7 +181,7 @@ async fn import_rows(
     let begins = async {
         let door = Door::open(Some(store), IfMissing::Create, server).await?;
         let begins = match &door {
-            Door::Store(engine) => engine.import(import).await.map_err(CommandError::from),
+            Door::Store(engine) => Operator::from(engine).import(import).await.map_err(CommandError::from),
             Door::Server(_) => Err(CommandError::broken("a store was named")),
         };
         door.close().await;

@@ -7,20 +7,21 @@ use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
 use solehold_api::{
     admin::{
-        ApiKey, CreateKey, KeyList, NewHistory, NewKey, PutTenant, RaiseToken, RaisedToken, RestoreNotice,
-        RotateKey, Tenant, TenantList, Usage,
+        ApiKey, AuditList, CreateKey, KeyList, NewHistory, NewKey, PutTenant, RaiseToken, RaisedToken,
+        RestoreNotice, RotateKey, Tenant, TenantList, Usage,
     },
     field::{self, Faults},
     limits::KEY_EXPIRY_SECONDS_MAX,
     page::{self, PageCursor, PageQuery},
     paths,
 };
-use solehold_core::{key::Name, outcome::Refusal, time::Revision};
-use solehold_engine::history::{Bar, Beginning};
+use solehold_core::{key::Name, outcome::Refusal};
+use solehold_engine::history::Beginning;
 
 use crate::{
     http::{ApiError, Body, Caller, Context, Json, NamePath, Params, Reply, StatusReply, role},
     state::{
+        audit,
         keys::{self, Key},
         quota,
         records::collection,
@@ -29,7 +30,7 @@ use crate::{
 
 routes! { "administration":
     list_keys, create_key, get_key, expire_key, revoke_key, rotate_key, list_tenants, get_tenant,
-    put_tenant, raise_token, restored
+    put_tenant, raise_token, restored, list_audit
 }
 
 /// Sets when a key expires.
@@ -63,14 +64,19 @@ async fn known_key(caller: &Caller<role::Admin>, id: &str) -> Result<Key, ApiErr
     Ok(key)
 }
 
+/// The name that the page before this one ended with.
+fn page_after(query: &PageQuery) -> Result<Option<Name>, ApiError> {
+    match query.cursor.as_ref().map(|cursor| cursor.0.as_slice()) {
+        None => Ok(None),
+        Some([name]) => Ok(Some(Name::new(name).map_err(|_| page::unknown_cursor())?)),
+        Some(_) => Err(page::unknown_cursor().into()),
+    }
+}
+
 /// A page of what is sorted by name: the items after the cursor, and where the next page begins.
 fn page<T>(items: Vec<(Name, T)>, query: &PageQuery) -> Result<(Vec<T>, Option<PageCursor>), ApiError> {
     let size = page::size(query.limit)?;
-    let after = match query.cursor.as_ref().map(|cursor| cursor.0.as_slice()) {
-        None => None,
-        Some([name]) => Some(Name::new(name).map_err(|_| page::unknown_cursor())?),
-        Some(_) => return Err(page::unknown_cursor().into()),
-    };
+    let after = page_after(query)?;
     let mut rest =
         items.into_iter().filter(|(name, _)| after.as_ref().is_none_or(|after| name > after)).peekable();
     let mut last = None;
@@ -101,7 +107,7 @@ async fn create_key(caller: Caller<role::Admin>, Body(create): Body<CreateKey>) 
     let context = caller.context();
     let tenant = caller.tenant_or_all(create.tenant.as_deref())?;
     let new = keys::NewKey::of(&create, tenant)?;
-    let issued = keys::create(context.engine(), new).await?;
+    let issued = keys::create(context.operator(), new).await?;
     context.refresh().await?;
     Ok((StatusCode::CREATED, Json(issued.shown_once())))
 }
@@ -127,7 +133,7 @@ async fn expire_key(
 ) -> Reply<ApiKey> {
     let context = caller.context();
     let key = known_key(&caller, &id).await?;
-    let key = keys::expire(context.engine(), &key.id, expire.in_ms()?).await?;
+    let key = keys::expire(context.operator(), &key.id, expire.in_ms()?).await?;
     context.refresh().await?;
     Ok(Json(key.about()))
 }
@@ -143,7 +149,7 @@ async fn revoke_key(
 ) -> Result<StatusCode, ApiError> {
     let context = caller.context();
     let key = known_key(&caller, &id).await?;
-    keys::revoke(context.engine(), &key.id).await?;
+    keys::revoke(context.operator(), &key.id).await?;
     context.refresh().await?;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -162,7 +168,7 @@ async fn rotate_key(
     let key = known_key(&caller, &id).await?;
     let grace_ms = rotate.grace_ms()?;
     let expires_in_ms = rotate.expires_in_seconds.map(|seconds| seconds * 1_000);
-    let issued = keys::rotate(context.engine(), &key.id, grace_ms, expires_in_ms).await?;
+    let issued = keys::rotate(context.operator(), &key.id, grace_ms, expires_in_ms).await?;
     context.refresh().await?;
     Ok(Json(issued.shown_once()))
 }
@@ -218,7 +224,7 @@ async fn put_tenant(
     let context = caller.context();
     let tenant = caller.tenant(Some(&tenant))?;
     caller.must_be_unscoped()?;
-    quota::change(context.engine(), &tenant, put.quotas).await?;
+    quota::change(&context.operator(), &tenant, put.quotas).await?;
     context.refresh().await?;
     Ok(Json(tenant_as_it_is(context, &tenant).await?))
 }
@@ -229,8 +235,8 @@ async fn put_tenant(
     responses((status = 200, description = "Tokens continue above this number", body = RaisedToken))
 )]
 async fn raise_token(caller: Caller<role::StoreAdmin>, Body(raise): Body<RaiseToken>) -> Reply<RaisedToken> {
-    let revision = caller.context().raise_revision(Revision(raise.above)).await?;
-    Ok(Json(RaisedToken { above: revision.0 }))
+    let above = caller.context().operator().raise_token(raise.above).await?;
+    Ok(Json(RaisedToken { above }))
 }
 
 /// Declares that the store was restored from a backup. It continues as another history: tokens jump above all that can
@@ -244,7 +250,26 @@ async fn restored(
     caller: Caller<role::StoreAdmin>,
     Body(restored): Body<RestoreNotice>,
 ) -> Reply<NewHistory> {
-    let bar = if restored.holders_stopped { Bar::None } else { Bar::LongestTtl };
-    let Beginning { cursor, barred_ms } = caller.context().engine().set_back(bar).await?;
+    let operator = caller.context().operator();
+    let Beginning { cursor, barred_ms } = operator.restored(restored.holders_stopped).await?;
     Ok(Json(NewHistory { epoch: cursor.epoch, above: cursor.revision.0, barred_ms }))
+}
+
+/// Lists what operators did, the newest first: who, when, to what. What was refused is not among it. Of a key of one
+/// tenant, what concerns that tenant.
+#[utoipa::path(
+    get, path = paths::AUDIT, params(PageQuery),
+    responses((status = 200, description = "A page of the audit trail", body = AuditList))
+)]
+async fn list_audit(caller: Caller<role::Admin>, Params(query): Params<PageQuery>) -> Reply<AuditList> {
+    let tenant = caller.tenant_or_all(query.tenant.as_deref())?;
+    let before = page_after(&query)?;
+    let size = page::size(query.limit)?;
+    let engine = caller.context().engine();
+    let mut entries = audit::list(engine, tenant.as_ref(), before.as_ref(), size + 1).await?;
+    let is_last = entries.len() <= size;
+    entries.truncate(size);
+    let last = entries.last().filter(|_| !is_last);
+    let next = last.map(|entry| PageCursor(vec![entry.id.clone()]));
+    Ok(Json(AuditList { entries, next }))
 }

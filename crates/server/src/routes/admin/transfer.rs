@@ -64,7 +64,7 @@ async fn retire(
     http::Body(retire): http::Body<RetireStore>,
 ) -> Result<StatusCode, ApiError> {
     let to = field::name("to", &retire.to)?;
-    caller.context().engine().retire(to.as_str()).await?;
+    caller.context().operator().retire(to.as_str()).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -79,7 +79,7 @@ async fn import(caller: Caller<role::StoreAdmin>, body: Body) -> Reply<ImportSum
     Lines::default().bound("import_bytes", body.size_hint().lower(), IMPORT_BYTES_MAX)?;
     let import = read_rows(body.into_data_stream(), context.limits.request_timeout).await?;
     let rows = import.rows;
-    let begins = context.engine().import(import).await.map_err(refused)?;
+    let begins = context.operator().import(import).await.map_err(refused)?;
     context.refresh().await?;
     Ok(Json(ImportSummary { rows, revision: begins.cursor.revision.0, barred_ms: begins.barred_ms }))
 }

@@ -15,7 +15,7 @@ use solehold_core::{
 };
 
 use crate::{
-    context::commands::unexpected,
+    error::unexpected,
     http::{ApiError, Context},
     state::records::collection,
 };

@@ -29,6 +29,7 @@ use crate::{
     context::{commands::new_lease_id, tenants::Named},
     http::{ApiError, At, Body, Caller, Context, Json, Reply, TenantQuery, role},
     routes::resource_view::{ResourceView, resource_key},
+    state::audit::Deed,
 };
 
 routes!["leases": acquire_lease, renew_lease, heartbeat_lease, release_lease, revoke_lease];
@@ -41,6 +42,17 @@ async fn target(context: &Context, at: &At<String>) -> Result<Target, ApiError> 
 
 fn lease_id(id: &str) -> Result<LeaseId, ApiError> {
     id.parse().map(LeaseId).map_err(|_| no_lease(id))
+}
+
+/// Revoking a lease, for the audit trail: by its resource, if it is still there.
+async fn revoking(context: &Context, target: &Target) -> Result<Deed, ApiError> {
+    const ACTION: &str = "revoke_lease";
+    let Target::Lease { tenant, id } = target else { return Ok(Deed::new(ACTION, "lease")) };
+    let found = context.engine().lease(*id).await?.filter(|lease| lease.key.tenant == *tenant);
+    Ok(match found {
+        Some(lease) => Deed::to_resource(ACTION, &lease.key).with("token", lease.lease.token.0),
+        None => Deed::new(ACTION, format!("lease/{id}")).of(tenant),
+    })
 }
 
 /// There is no lease of that id, or none that the caller may know of.
@@ -234,8 +246,12 @@ async fn revoke_lease(
 ) -> Reply<Envelope> {
     let context = caller.context();
     let lease_id = lease_id(&at.path)?.0;
-    let claim = body.claim(target(context, &at).await?)?;
-    let revoked = context.revoke(claim, body.fenced, body.reason()?).await;
+    let target = target(context, &at).await?;
+    let reason = body.reason()?;
+    let deed = revoking(context, &target).await?.with("fenced", body.fenced);
+    let deed = deed.with_some("reason", reason.as_ref());
+    let claim = body.claim(target)?;
+    let revoked = context.audited(deed).revoke(claim, body.fenced, reason).await;
     let (_, held_back_ms) = revoked.map_err(over)?;
     let status = LeaseStatus::Revoked;
     Ok(Json(Envelope::ended(EndedLease::new(lease_id, status, held_back_ms))))
