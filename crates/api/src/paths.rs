@@ -56,6 +56,10 @@ pub const HEALTH_CHECK: &str = "/health";
 pub const READY: &str = "/readyz";
 /// Its metrics.
 pub const METRICS: &str = "/metrics";
+/// The dashboard, for people.
+pub const DASHBOARD: &str = "/";
+/// A file of the dashboard.
+pub const DASHBOARD_FILE: &str = "/dashboard/{*file}";
 
 paths! {
     OPENAPI openapi() "/openapi.json";

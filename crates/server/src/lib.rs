@@ -5,6 +5,7 @@
 //! ```text
 //!   serve      Server: configuration, listener, connections, TLS, start and shutdown
 //!   routes     one module per surface: extracts, converts, submits, converts; the OpenAPI document
+//!   dashboard  the page for people, static files that read the API (beside routes)
 //!   relays     background tasks that pass events on to message brokers and webhooks (beside routes)
 //!   http       around every request: id, caller and role, time limit, log, problem documents; extractors
 //!   context    what handlers share; one function per command, with its answer --> engine --> core::decide
@@ -19,6 +20,7 @@
 #![allow(missing_docs, reason = "an item whose name says everything needs no comment")]
 
 mod context;
+mod dashboard;
 mod error;
 mod http;
 mod limits;

@@ -35,7 +35,10 @@ use solehold_api::{
 };
 use utoipa_axum::router::OpenApiRouter;
 
-use crate::http::{Anyone, ApiError, Context, GuardedContext, around};
+use crate::{
+    dashboard,
+    http::{Anyone, ApiError, Context, GuardedContext, around},
+};
 
 pub(crate) use ops::{Liveness, liveness};
 
@@ -68,6 +71,7 @@ fn all() -> OpenApiRouter<GuardedContext> {
 pub fn router(context: &Context, more: Router) -> Router {
     let (router, _) = all().split_for_parts();
     router
+        .merge(dashboard::routes())
         .merge(more.with_state(()))
         .fallback(no_such_route)
         .method_not_allowed_fallback(method_not_allowed)
