@@ -6,7 +6,7 @@ NEXTEST := $(shell cargo nextest --version >/dev/null 2>&1 && echo yes)
 
 # A stage is a target of its own. scripts/stages runs all of a list even if one fails, and names those that did.
 VERIFY := format clippy tidy doc licences msrv deploy book
-SUITE := build tests doctests python go typescript surface snippets
+SUITE := build tests doctests python go typescript surface snippets dashboard
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
@@ -105,6 +105,9 @@ surface: ## every route of the server that was built last, against its own descr
 
 snippets: ## the commands of the documents, run as they stand there by the server that was built last
 	@$(STAGE) snippets scripts/check-snippets
+
+dashboard: ## the dashboard of the server that was built last, in Chromium; pictures go to target/dashboard-screenshots
+	@$(STAGE) dashboard scripts/check-dashboard
 
 # One test at a time: several write parts of one page.
 reference: ## write the pages that are made from the code: docs/api.md, docs/openapi.json, docs/reference
