@@ -228,7 +228,7 @@ pub enum Command {
     #[command(after_help = examples!(
         "watch",
         "watch --kind camera --snapshot",
-        "watch --from 1:187 --limit 10 --json",
+        "watch --from 1.187 --limit 10 --json",
     ))]
     Watch(watch::WatchArgs),
     /// Manage keys and tokens, export and import, through a server or directly on its store

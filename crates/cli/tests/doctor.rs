@@ -229,6 +229,9 @@ async fn a_role_a_pooler_a_standby_and_a_database_that_is_not_there() -> Result<
 
     let admin = postgres.connect().await?;
     admin.batch_execute("CREATE ROLE guest LOGIN").await?;
+    let (own, connection) = tokio_postgres::connect(&url, tokio_postgres::NoTls).await?;
+    tokio::spawn(connection);
+    own.batch_execute("REVOKE EXECUTE ON FUNCTION pg_control_system() FROM PUBLIC").await?;
     let guest = url.replace("postgres@", "guest@");
     let found = Found::of(&["--engine", &guest]).await?;
     found.has("problem", "permissions", "USAGE on schema solehold")?;

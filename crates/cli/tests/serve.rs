@@ -347,8 +347,10 @@ async fn a_full_disk_does_not_keep_it_from_starting_and_is_named_to_those_who_wr
         let (status, found) = get(lease(server.url(), number)).await?;
         assert_eq!((status, &found["token"]), (200, token), "{found}");
     }
-    // Reads are answered.
-    assert_eq!(get(format!("{}/readyz", server.url())).await?.0, 200);
+    // Reads are answered, and it is known that nothing can be written.
+    let readyz = || get(format!("{}/readyz", server.url()));
+    wait_for("the full disk to be noticed", SOON, async || readyz().await.is_ok_and(|(code, _)| code == 503))
+        .await?;
     let more = tokens.len() + 1;
     let (status, problem) = acquire(server.url(), more).await?;
     assert_eq!((status, &problem["code"]), (503, &json!("unavailable")), "{problem}");
@@ -361,8 +363,7 @@ async fn a_full_disk_does_not_keep_it_from_starting_and_is_named_to_those_who_wr
     let (_, granted) = get(lease(server.url(), more)).await?;
     assert!(granted["token"].as_u64() > tokens.last().and_then(Value::as_u64), "{granted}");
     assert_eq!(get(lease(server.url(), 0)).await?.1["token"], tokens[0]);
-    assert_eq!(get(format!("{}/readyz", server.url())).await?.0, 200);
-    Ok(())
+    wait_for("it to be ready", SOON, async || readyz().await.is_ok_and(|(code, _)| code == 200)).await
 }
 
 #[tokio::test]

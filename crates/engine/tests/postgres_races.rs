@@ -225,7 +225,8 @@ async fn mix(url: &str, lasts: Duration) {
     let done: usize = tasks.join_all().await.into_iter().sum();
     assert!(done > 100, "only {done} commands in {lasts:?}");
     let client = connect(url).await;
-    let held = "SELECT count(*) FROM (SELECT session_id, count(*) FROM solehold.leases WHERE session_id IS NOT NULL \
+    let held = "SELECT count(*) FROM (SELECT session_id, count(*) FROM solehold.leases \
+                WHERE session_id IS NOT NULL AND lease_id IS NOT NULL \
                 GROUP BY 1) l FULL JOIN (SELECT * FROM solehold.sessions WHERE lease_count > 0) s ON s.id = l.session_id \
                 WHERE s.lease_count IS DISTINCT FROM l.count";
     assert_eq!(number(&client, held).await, 0, "sessions count their leases right");

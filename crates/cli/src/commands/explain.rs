@@ -4,7 +4,7 @@
 use clap::Args;
 use serde::Serialize;
 use solehold_api::{
-    locks::{Lock, LockWaiter},
+    locks::LockWaiter,
     paths,
     placement::{Explanation, Penalty},
     resources::{PendingLease, ResourceBody, ResourceHistory},
@@ -13,7 +13,6 @@ use solehold_api::{
     time::Timestamp,
     watch::LeaseEvent,
 };
-use solehold_client::LOCK_KIND;
 use solehold_clock::wall_ms;
 use solehold_core::session::Standing;
 
@@ -117,10 +116,6 @@ async fn gather(args: &ExplainArgs, client: &Client) -> CommandResult<Story> {
         Some(lease) => if_found(client.get::<Runner>(&paths::runner(&lease.holder), &[]).await)?,
         None => None,
     };
-    let lock = match kind.as_str() {
-        LOCK_KIND => if_found(client.get::<Lock>(&paths::lock(key), &[]).await)?,
-        _ => None,
-    };
     let of = resource.as_ref();
     Ok(Story {
         placement: if_found(placement)?,
@@ -129,7 +124,7 @@ async fn gather(args: &ExplainArgs, client: &Client) -> CommandResult<Story> {
         host: runner.and_then(|runner| runner.about.host),
         pending: of.and_then(|resource| resource.pending.clone()),
         waiting: of.map_or(0, |resource| resource.waiting),
-        waiters: lock.map(|lock| lock.waiters).unwrap_or_default(),
+        waiters: of.map(|resource| resource.waiters.clone()).unwrap_or_default(),
         held_back_ms: of.map_or(0, |resource| resource.held_back_ms),
         lock_delay_ms: of.map_or(0, |resource| resource.lock_delay_ms),
         last_token: of.map(|resource| resource.last_token).filter(|token| *token > 0),
