@@ -18,7 +18,7 @@ pub fn tenant() -> Name {
 }
 
 pub fn resource(key: impl AsRef<str>) -> ResourceKey {
-    ResourceKey { tenant: tenant(), kind: name("job"), key: name(key) }
+    ResourceKey::new(tenant(), name("job"), name(key))
 }
 
 /// An acquire of a resource that need not be declared. The request has no name.
@@ -32,6 +32,7 @@ pub fn acquire(key: ResourceKey, holder: Name, tenure: AskedTenure) -> Acquire {
         attributes: Document::default(),
         undeclared: Undeclared::Allow,
         wait: None,
+        slots: None,
         holds_at_most: None,
     }
 }

@@ -25,7 +25,7 @@ pub struct Options {
 pub fn run(&Options { messages }: &Options) -> Result<()> {
     let scene = |n: usize| -> Result<ResourceKey> {
         let key = Name::new(format!("scene-{n:06}"))?;
-        Ok(ResourceKey { tenant: Name::new("default")?, kind: Name::new("scene")?, key })
+        Ok(ResourceKey::new(Name::new("default")?, Name::new("scene")?, key))
     };
     let keys: Vec<ResourceKey> = (0..RESOURCES).map(scene).collect::<Result<_>>()?;
     let mut fence = Fence::new(Rules::default());

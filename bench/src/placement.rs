@@ -39,7 +39,7 @@ fn runner(number: usize, capacity: u32) -> Runner {
 
 fn resource(number: usize) -> PlacementResource {
     let key = name(format!("resource-{number:06}"));
-    PlacementResource::new(ResourceKey { tenant: name("default"), kind: name("job"), key })
+    PlacementResource::new(ResourceKey::new(name("default"), name("job"), key))
 }
 
 fn fleet(runners: usize, capacity: u32, resources: usize) -> Snapshot {

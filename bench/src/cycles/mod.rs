@@ -135,7 +135,7 @@ async fn submit_all(
     for scene in scenes {
         let tenant = Name::new("default")?;
         let kind = Name::new("scene")?;
-        all.push(command(ResourceKey { tenant, kind, key: Name::new(scene)? }));
+        all.push(command(ResourceKey::new(tenant, kind, Name::new(scene)?)));
     }
     commands::submit_all(engine, all).await?;
     Ok(())

@@ -33,6 +33,7 @@ pub fn acquires(resources: &[ResourceName], holder: &str, session: SessionId) ->
             session,
             request: Name::new(Uuid::now_v7().to_string())?,
             attributes: Default::default(),
+            slots: None,
         }));
     }
     Ok(acquires)

@@ -61,7 +61,7 @@ fn name(text: &str) -> Result<Name> {
 }
 
 fn key(text: &str) -> Result<ResourceKey> {
-    Ok(ResourceKey { tenant: name("bench")?, kind: name("job")?, key: name(text)? })
+    Ok(ResourceKey::new(name("bench")?, name("job")?, name(text)?))
 }
 
 fn open_session(id: SessionId, holder: &str) -> Result<Command> {
@@ -88,6 +88,7 @@ fn acquire(key: ResourceKey, holder: &str, session: SessionId) -> Result<Command
         attributes: Document::default(),
         undeclared: Undeclared::Refuse,
         wait: None,
+        slots: None,
         holds_at_most: None,
     }))
 }

@@ -8,6 +8,7 @@ use serde_json::{Number, Value};
 use solehold_core::{
     command::{Claim, StateWrite, Target},
     key::{Document, LeaseId, Name, ResourceKey},
+    limits::ACQUIRED_TOGETHER_MAX,
 };
 use uuid::Uuid;
 
@@ -32,15 +33,39 @@ pub struct Batch<T> {
 impl<T> Batch<T> {
     /// Every item as `convert` makes it, or all that is wrong with any of them.
     pub fn checked<U>(&self, convert: impl Fn(&T) -> Checked<U>) -> Checked<Vec<U>> {
-        if self.items.len() > BATCH_ITEMS_MAX {
-            let message = format!("has {} items; it may have {BATCH_ITEMS_MAX}", self.items.len());
-            return Err(vec![FieldError::new("items", message)]);
-        }
-        let mut faults = Faults::default();
-        let mut item = |(at, item)| faults.take_all(&format!("items[{at}]"), convert(item));
-        let converted: Vec<Option<U>> = self.items.iter().enumerate().map(&mut item).collect();
-        faults.finish(|| converted.into_iter().collect())
+        checked(&self.items, BATCH_ITEMS_MAX, convert)
     }
+}
+
+impl AcquireBatch {
+    /// Each resource, and the terms on which it is acquired.
+    pub fn terms(&self, tenant: &Name) -> Checked<Vec<(ResourceKey, AcquireTerms)>> {
+        let most = if self.all_or_none { ACQUIRED_TOGETHER_MAX } else { BATCH_ITEMS_MAX };
+        checked(&self.items, most, |item| item.terms(tenant))
+    }
+}
+
+fn checked<T, U>(items: &[T], most: usize, convert: impl Fn(&T) -> Checked<U>) -> Checked<Vec<U>> {
+    if items.len() > most {
+        let message = format!("has {} items; it may have {most}", items.len());
+        return Err(vec![FieldError::new("items", message)]);
+    }
+    let mut faults = Faults::default();
+    let mut item = |(at, item)| faults.take_all(&format!("items[{at}]"), convert(item));
+    let converted: Vec<Option<U>> = items.iter().enumerate().map(&mut item).collect();
+    faults.finish(|| converted.into_iter().collect())
+}
+
+/// Acquires, at most [`BATCH_ITEMS_MAX`].
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct AcquireBatch {
+    pub items: Vec<AcquireItem>,
+    /// Acquire all of them or none: if one cannot be acquired, the answer is that refusal, which names it, and nothing
+    /// was acquired. At most 100 items.
+    #[serde(default)]
+    pub all_or_none: bool,
 }
 
 /// One acquire.
@@ -61,6 +86,9 @@ pub struct AcquireItem {
     pub session_id: Option<Uuid>,
     /// The client's name for this acquire.
     pub request_id: Option<String>,
+    /// Share it with others: one of this many slots, each with a token of its own. Without it the lease is exclusive.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slots: Option<u64>,
     /// Any JSON that the holder keeps with the lease.
     #[serde(default)]
     pub attributes: BTreeMap<String, Value>,
@@ -77,6 +105,7 @@ impl AcquireItem {
             ttl_seconds: self.ttl_seconds.as_ref(),
             session_id: self.session_id,
             request_id: self.request_id.as_deref(),
+            slots: self.slots,
         };
         let terms = fields.checked(RESOURCE_TTL, faults, attributes)?;
         // A key that is wrong is among the faults.
@@ -140,7 +169,7 @@ fn resource_key(tenant: &Name, kind: &str, key: &str) -> Checked<ResourceKey> {
     let mut faults = Faults::default();
     let kind = faults.name("kind", kind);
     let key = faults.name("key", key);
-    faults.finish(|| Some(ResourceKey { tenant: tenant.clone(), kind: kind?, key: key? }))
+    faults.finish(|| Some(ResourceKey::new(tenant.clone(), kind?, key?)))
 }
 
 fn target(

@@ -29,6 +29,7 @@ use crate::{
     page::PageCursor,
     paths,
     problem::{EndedLease, Problem},
+    resources::shown_slot,
     terms::{AcquireFields, AcquireTerms, FinalState, Proof},
     time::Timestamp,
     watch::LeaseEvent,
@@ -102,6 +103,7 @@ impl AcquireLease {
             ttl_seconds: self.ttl_seconds.as_ref(),
             session_id: self.session_id,
             request_id: self.request_id.as_deref(),
+            slots: None,
         };
         ask.checked(CAMERA_TTL, faults, attributes)
     }
@@ -242,6 +244,12 @@ pub struct LeaseBody {
     pub site: Option<String>,
     pub kind: String,
     pub key: String,
+    /// Which of its slots this is, if it is shared, from 1 on. A gate tells the slots of a resource apart by it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slot: Option<u32>,
+    /// Of how many slots it is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slots: Option<u32>,
     pub holder: String,
     /// The fencing token; null while it is pending.
     pub token: Option<u64>,
@@ -311,6 +319,8 @@ impl LeaseBody {
             site: view.site.as_ref().map(ToString::to_string),
             kind: view.key.kind.to_string(),
             key: view.key.key.to_string(),
+            slot: shown_slot(&view.key),
+            slots: lease.slots,
             holder: lease.holder.to_string(),
             token: Some(lease.token.0),
             session_id: lease.tenure.session().map(|id| id.0),
@@ -336,6 +346,8 @@ impl LeaseBody {
             site: site.map(ToString::to_string),
             kind: resource.key.kind.to_string(),
             key: resource.key.key.to_string(),
+            slot: None,
+            slots: None,
             holder: pending.holder.to_string(),
             token: None,
             session_id: Some(pending.session.0),

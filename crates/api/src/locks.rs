@@ -42,6 +42,9 @@ pub struct Lock {
     pub tenant: String,
     /// The lease on it, until it expires.
     pub lease: Option<HeldLease>,
+    /// The leases of those who share it, in the order of their slots.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub shared: Vec<HeldLease>,
     /// Milliseconds for which it cannot be acquired; 0 if it is not held back.
     pub held_back_ms: u64,
     /// The number of waiters in line.
@@ -52,8 +55,8 @@ pub struct Lock {
 
 impl From<ResourceBody> for Lock {
     fn from(resource: ResourceBody) -> Self {
-        let ResourceBody { tenant, key: name, lease, held_back_ms, waiting, waiters, .. } = resource;
-        Self { name, tenant, lease, held_back_ms, waiting, waiters }
+        let ResourceBody { tenant, key: name, lease, shared, held_back_ms, waiting, waiters, .. } = resource;
+        Self { name, tenant, lease, shared, held_back_ms, waiting, waiters }
     }
 }
 

@@ -362,6 +362,10 @@ impl Problem {
                 problem(Code::Overloaded).limit("waiters", u64::from(*waiting))
             }
             Refusal::StaleSequence { .. } => problem(Code::StaleSequence),
+            Refusal::SharedState => problem(Code::Conflict),
+            Refusal::NotAll { why, .. } => {
+                Problem { detail: problem(Code::Conflict).detail, ..Self::from_refusal(why) }
+            }
             Refusal::OverBudget { .. } => problem(Code::OverBudget),
             Refusal::AlreadyPending { holder } => problem(Code::AlreadyPending).holder(holder),
             Refusal::InUse { holder, token } => problem(Code::InUse).holder(holder).token(token.0),
@@ -516,6 +520,12 @@ mod tests {
             (Refusal::AtCapacity { session, capacity: 3 }, "at_capacity", 409),
             (Refusal::HolderAtCapacity { holder: holder.clone(), capacity: 3 }, "at_capacity", 409),
             (Refusal::StaleSequence { given: 1, stored: 2 }, "stale_sequence", 409),
+            (Refusal::SharedState, "conflict", 409),
+            (
+                Refusal::NotAll { key: key("k"), why: Box::new(Refusal::Draining(holder.clone())) },
+                "draining",
+                409,
+            ),
             (Refusal::OverBudget { budget: 1, kind: name("job") }, "over_budget", 409),
             (Refusal::AlreadyPending { holder: holder.clone() }, "already_pending", 409),
             (Refusal::InUse { holder, token }, "in_use", 409),

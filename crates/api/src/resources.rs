@@ -88,6 +88,9 @@ pub struct AcquireResource {
     /// session.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<u64>))]
     pub wait_ms: Option<Number>,
+    /// Share it with others: one of this many slots, each with a token of its own. Without it the lease is exclusive.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slots: Option<u64>,
     /// Any JSON that the holder keeps with the lease.
     #[serde(default)]
     pub attributes: BTreeMap<String, Value>,
@@ -103,6 +106,7 @@ impl AcquireResource {
             ttl_seconds: self.ttl_seconds.as_ref(),
             session_id: self.session_id,
             request_id: self.request_id.as_deref(),
+            slots: self.slots,
         };
         ask.checked(RESOURCE_TTL, faults, attributes)
     }
@@ -235,6 +239,12 @@ pub struct HeldLease {
     pub tenant: String,
     pub kind: String,
     pub key: String,
+    /// Which of its slots this is, if it is shared, from 1 on. A gate tells the slots of a resource apart by it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slot: Option<u32>,
+    /// Of how many slots it is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slots: Option<u32>,
     pub holder: String,
     /// The fencing token.
     pub token: u64,
@@ -273,6 +283,8 @@ impl HeldLease {
             tenant: view.key.tenant.to_string(),
             kind: view.key.kind.to_string(),
             key: view.key.key.to_string(),
+            slot: shown_slot(&view.key),
+            slots: lease.slots,
             holder: lease.holder.to_string(),
             token: lease.token.0,
             session_id: lease.tenure.session().map(|id| id.0),
@@ -287,6 +299,11 @@ impl HeldLease {
             confirm_within_ms: view.confirm_within_ms(),
         }
     }
+}
+
+/// The number of a slot; none for a resource itself.
+pub(crate) fn shown_slot(key: &ResourceKey) -> Option<u32> {
+    key.is_slot().then_some(key.slot)
 }
 
 /// The result of an acquire or renewal: the lease, and the state document of the former holder.
@@ -386,6 +403,9 @@ pub struct ResourceBody {
     pub held_back_ms: u64,
     /// The lease on it, until it expires.
     pub lease: Option<HeldLease>,
+    /// The leases of those who share it, in the order of their slots.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub shared: Vec<HeldLease>,
     /// The lease that takes over next.
     pub pending: Option<PendingLease>,
     /// The number of waiters in line.
@@ -427,6 +447,7 @@ impl ResourceBody {
             waiting: resource.queued,
             waiters: Vec::new(),
             lease: live.map(HeldLease::of),
+            shared: Vec::new(),
             pending: pending.map(|pending| PendingLease {
                 lease_id: pending.id.0,
                 holder: pending.holder.to_string(),

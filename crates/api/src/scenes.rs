@@ -51,6 +51,7 @@ impl SceneLeaseRequest {
             ttl_seconds: self.ttl_seconds.as_ref(),
             session_id: self.session_id,
             request_id: self.request_id.as_deref(),
+            slots: None,
         };
         ask.checked(SCENE_TTL, Faults::default(), Some(Default::default()))
     }

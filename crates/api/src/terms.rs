@@ -7,6 +7,7 @@ use serde_json::{Number, Value};
 use solehold_core::{
     command::{Acquire, AskedTenure, Claim, StateWrite, Target, Undeclared},
     key::{Document, LeaseId, Name, ResourceKey, SessionId},
+    limits::SLOTS_MAX,
     time::Token,
 };
 use uuid::Uuid;
@@ -26,11 +27,13 @@ pub struct AcquireTerms {
     pub request: Option<Name>,
     /// Any JSON that is kept with the lease.
     pub attributes: Document,
+    /// Of how many slots one is asked for; none for an exclusive lease.
+    pub slots: Option<u32>,
 }
 
 impl AcquireTerms {
     pub fn acquire(self, key: ResourceKey, lease: LeaseId, undeclared: Undeclared) -> Acquire {
-        let Self { holder, tenure, request, attributes } = self;
+        let Self { holder, tenure, request, attributes, slots } = self;
         Acquire {
             key,
             lease,
@@ -40,6 +43,7 @@ impl AcquireTerms {
             attributes,
             undeclared,
             wait: None,
+            slots,
             holds_at_most: None,
         }
     }
@@ -52,6 +56,7 @@ pub(crate) struct AcquireFields<'a> {
     pub ttl_seconds: Option<&'a Number>,
     pub session_id: Option<Uuid>,
     pub request_id: Option<&'a str>,
+    pub slots: Option<u64>,
 }
 
 impl AcquireFields<'_> {
@@ -66,6 +71,7 @@ impl AcquireFields<'_> {
         let holder = faults.name(self.holder.0, self.holder.1);
         let request = faults.maybe_name("request_id", self.request_id);
         let ttl_ms = faults.take(ttl.resolve(self.ttl_ms, self.ttl_seconds));
+        let slots = faults.take(slots(self.slots));
         let own = ttl_ms.map(|ttl_ms| AskedTenure::Own { ttl_ms });
         let tenure = self.session_id.map(|id| AskedTenure::Session(SessionId(id))).or(own);
         faults.finish(|| {
@@ -74,6 +80,7 @@ impl AcquireFields<'_> {
                 tenure: tenure?,
                 request: request?,
                 attributes: attributes?,
+                slots: slots?,
             })
         })
     }
@@ -122,6 +129,15 @@ macro_rules! lease_requests {
     )*};
 }
 pub(crate) use lease_requests;
+
+/// The number of slots that one is asked for of.
+fn slots(given: Option<u64>) -> Result<Option<u32>, FieldError> {
+    let fault = |given: u64| {
+        FieldError::new("slots", format!("is {given}; it must be 1 to {SLOTS_MAX} holders at once"))
+    };
+    let within = |given: u64| u32::try_from(given).ok().filter(|slots| (1..=SLOTS_MAX).contains(slots));
+    given.map(|given| within(given).ok_or_else(|| fault(given))).transpose()
+}
 
 /// How long a request waits: for its turn in line, or for news.
 pub fn wait(given: Option<&Number>) -> Result<Duration, FieldError> {

@@ -17,7 +17,7 @@ pub fn name(text: &str) -> Name {
 }
 
 pub fn key(key: &str) -> ResourceKey {
-    ResourceKey { tenant: name("t"), kind: name("job"), key: name(key) }
+    ResourceKey::new(name("t"), name("job"), name(key))
 }
 
 pub fn document(json: &str) -> Document {

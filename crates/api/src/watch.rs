@@ -21,7 +21,9 @@ use uuid::Uuid;
 pub use crate::cursor::Cursor;
 use crate::{
     document::{LeaseAttributes, to_fields, to_value},
-    kind, sse,
+    kind,
+    resources::shown_slot,
+    sse,
     time::Timestamp,
 };
 
@@ -60,6 +62,9 @@ pub struct LeaseEvent {
     pub tenant: String,
     pub kind: String,
     pub key: String,
+    /// Which of its slots it is about, if it is shared.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slot: Option<u32>,
     pub lease_id: Option<Uuid>,
     pub holder: Option<String>,
     pub token: Option<u64>,
@@ -122,6 +127,7 @@ impl LeaseEvent {
             tenant: key.tenant.to_string(),
             kind: key.kind.to_string(),
             key: key.key.to_string(),
+            slot: shown_slot(key),
             lease_id: None,
             holder: None,
             token: None,
@@ -197,6 +203,9 @@ pub struct Ownership {
     pub tenant: String,
     pub kind: String,
     pub key: String,
+    /// Which of its slots this is, if it is shared.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slot: Option<u32>,
     pub site: Option<String>,
     /// The token of the present grant, or of the last one: a gate admits none below it.
     pub token: u64,
@@ -220,6 +229,7 @@ impl Ownership {
             tenant: resource.key.tenant.to_string(),
             kind: resource.key.kind.to_string(),
             key: resource.key.key.to_string(),
+            slot: shown_slot(&resource.key),
             site: site.map(ToString::to_string),
             token: resource.last_token.0,
             lease_id: live.map(|view| view.lease.id.0),

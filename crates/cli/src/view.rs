@@ -13,6 +13,17 @@ use crate::{
     output::{facts, or_dash, table},
 };
 
+/// Those who share a resource, in one line; none if nobody does.
+pub fn shared_by(shared: &[resources::HeldLease]) -> Option<String> {
+    let one = |lease: &resources::HeldLease| {
+        let slot = lease.slot.zip(lease.slots);
+        let slot = slot.map(|(slot, slots)| format!("slot {slot} of {slots}, ")).unwrap_or_default();
+        format!("{} ({slot}token {})", lease.holder, lease.token)
+    };
+    let all: Vec<String> = shared.iter().map(one).collect();
+    Some(all.join(", ")).filter(|all| !all.is_empty())
+}
+
 /// A lease: one shape for all commands, though the server has several.
 #[derive(Debug, Clone, Serialize)]
 pub struct LeaseView {
@@ -20,6 +31,12 @@ pub struct LeaseView {
     pub tenant: String,
     pub kind: String,
     pub key: String,
+    /// Which of its slots, if it is shared.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slot: Option<u32>,
+    /// Of how many.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slots: Option<u32>,
     pub holder: String,
     /// None while it is pending.
     pub token: Option<u64>,
@@ -42,6 +59,8 @@ macro_rules! views {
                     tenant: lease.tenant,
                     kind: lease.kind,
                     key: lease.key,
+                    slot: lease.slot,
+                    slots: lease.slots,
                     holder: lease.holder,
                     token: lease.token.into(),
                     session_id: lease.session_id,
@@ -109,6 +128,7 @@ impl LeaseView {
         facts(&[
             ("lease", Some(self.lease_id.to_string())),
             ("token", Some(or_dash(self.token))),
+            ("slot", self.slot.zip(self.slots).map(|(slot, slots)| format!("{slot} of {slots}"))),
             ("holder", Some(self.holder.clone())),
             ("session", self.session_id.map(|id| id.to_string())),
             ("expires", Some(expires)),

@@ -118,7 +118,7 @@ impl World {
     /// Offers it to the session of the next holder.
     async fn hand_over(&self, name: &str) -> Result<Uuid> {
         let of = |text: &str| Name::new(text).expect("a name");
-        let key = ResourceKey { tenant: of("default"), kind: of(KIND), key: of(name) };
+        let key = ResourceKey::new(of("default"), of(KIND), of(name));
         let lease = LeaseId::new(&key, Uuid::new_v4());
         let offer = Command::HandOver(HandOver::new(key, lease, SessionId(self.session), 3_000_000));
         let offered = self.server.engine().submit(offer).await?;

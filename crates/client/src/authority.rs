@@ -78,6 +78,8 @@ pub struct AcquireRequest {
     pub request: Name,
     /// Kept with the lease, for people and other programs.
     pub attributes: Attributes,
+    /// Share the resource: one of this many slots. None for an exclusive lease (rule 29).
+    pub slots: Option<u32>,
 }
 
 /// A lease that is held, as its holder proves it.
@@ -87,6 +89,8 @@ pub struct HeldLease {
     /// The identity of the grant.
     pub lease: LeaseId,
     pub token: Token,
+    /// Which of the slots of a shared resource it is on; none for an exclusive lease.
+    pub slot: Option<u32>,
 }
 
 #[derive(Debug, Clone, PartialEq)]

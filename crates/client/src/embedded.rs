@@ -100,7 +100,7 @@ impl Embedded {
     }
 
     fn key(&self, resource: &ResourceName) -> ResourceKey {
-        ResourceKey { tenant: self.tenant.clone(), kind: resource.kind.clone(), key: resource.key.clone() }
+        ResourceKey::new(self.tenant.clone(), resource.kind.clone(), resource.key.clone())
     }
 
     fn claim(&self, held: &HeldLease) -> Claim {
@@ -119,6 +119,7 @@ impl Embedded {
             attributes: document("attributes", &ask.attributes)?,
             undeclared: Undeclared::Allow,
             wait: None,
+            slots: ask.slots,
             holds_at_most: None,
         })
     }
@@ -234,8 +235,9 @@ fn wire_cursor(cursor: store::Cursor) -> Cursor {
 }
 
 fn held(view: outcome::LeaseView) -> HeldLease {
+    let slot = view.key.is_slot().then_some(view.key.slot);
     let resource = ResourceName { kind: view.key.kind, key: view.key.key };
-    HeldLease { resource, lease: view.lease.id, token: view.lease.token }
+    HeldLease { resource, lease: view.lease.id, token: view.lease.token, slot }
 }
 
 fn pending(view: &outcome::PendingView) -> (LeaseId, ResourceName) {

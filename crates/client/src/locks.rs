@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use crate::{
     authority::{Authority, LOCK_KIND, ResourceName, checked},
-    session::{AcquireError, ClientSession, Guard, OpenError, SessionConfig, wait_in_line},
+    session::{AcquireError, ClientSession, Guard, LeaseTerms, OpenError, SessionConfig, wait_in_line},
 };
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -90,6 +90,32 @@ impl Locks {
     pub async fn acquire_within(&self, name: &str, timeout: Duration) -> Result<Guard, AcquireError> {
         let key = checked("name of the lock", name)?;
         let resource = ResourceName { kind: checked("kind", LOCK_KIND)?, key };
-        wait_in_line(self.session.inner(), resource, timeout, self.config.poll_interval).await
+        wait_in_line(
+            self.session.inner(),
+            resource,
+            LeaseTerms::default(),
+            timeout,
+            self.config.poll_interval,
+        )
+        .await
+    }
+
+    /// Takes one of `slots` slots of a lock, which as many may hold at once; waits in line for at most
+    /// `acquire_timeout`.
+    pub async fn acquire_shared(&self, name: &str, slots: u32) -> Result<Guard, AcquireError> {
+        let key = checked("name of the lock", name)?;
+        let resource = ResourceName { kind: checked("kind", LOCK_KIND)?, key };
+        let terms = LeaseTerms::shared(slots);
+        let LockConfig { acquire_timeout, poll_interval, .. } = self.config;
+        wait_in_line(self.session.inner(), resource, terms, acquire_timeout, poll_interval).await
+    }
+
+    /// Takes several locks, all or none, within `acquire_timeout`: see [`ClientSession::acquire_all`].
+    pub async fn acquire_all<'n>(
+        &self,
+        names: impl IntoIterator<Item = &'n str>,
+    ) -> Result<Vec<Guard>, AcquireError> {
+        let locks = names.into_iter().map(|name| (LOCK_KIND, name));
+        self.session.acquire_all(locks, self.config.acquire_timeout).await
     }
 }

@@ -25,7 +25,7 @@ fn lasting(holder: &str) -> SessionConfig {
 
 fn key(name: &str) -> ResourceKey {
     let of = |text: &str| Name::new(text).expect("a name");
-    ResourceKey { tenant: of("default"), kind: of("job"), key: of(name) }
+    ResourceKey::new(of("default"), of("job"), of(name))
 }
 
 async fn revoke(engine: &Engine, job: &str) {

@@ -91,7 +91,7 @@ impl Front {
 
     async fn revoke(&self, job: &str) {
         let of = |text: &str| Name::new(text).expect("a name");
-        let key = ResourceKey { tenant: of("default"), kind: of("job"), key: of(job) };
+        let key = ResourceKey::new(of("default"), of("job"), of(job));
         let claim = Claim { target: Target::Resource(key), token: None, session: None, holder: None };
         let command = Command::Revoke { claim, fenced: true, reason: None };
         self.running.engine().submit(command).await.expect("an outcome").expect("revoked");

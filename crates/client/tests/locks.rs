@@ -197,7 +197,14 @@ async fn a_holder_that_dies_makes_room_for_the_next() {
         let resource = ResourceName::new("lock", "a").expect("names");
         let request = Name::new("r").expect("a name");
         let attributes = Attributes::new();
-        let ask = Operation::Acquire(AcquireRequest { resource, holder, session, request, attributes });
+        let ask = Operation::Acquire(AcquireRequest {
+            resource,
+            holder,
+            session,
+            request,
+            attributes,
+            slots: None,
+        });
         behind.authority.submit(vec![ask]).await.remove(0).expect("an outcome").expect("granted");
         let two = Locks::open(behind.authority.clone(), "two", short).await.expect("locks");
         let guard = two.acquire("a").await.expect("after the ttl");

@@ -105,7 +105,7 @@ async fn gaps(server: &Running) -> usize {
     let of = |text: &str| Name::new(text).expect("a name");
     let mut gaps = 0;
     for job in 0..JOBS {
-        let resource = ResourceKey { tenant: of("default"), kind: of("job"), key: of(&job.to_string()) };
+        let resource = ResourceKey::new(of("default"), of("job"), of(&job.to_string()));
         let query = EventQuery { resource: Some(resource), limit: 1_000, ..Default::default() };
         let events = server.engine().events(&query).await.expect("events").events;
         let names: Vec<(EventName, u64)> = events.iter().map(|event| (event.name(), event.at.0)).collect();

@@ -16,7 +16,7 @@ use crate::{Fixture, kit::*, waiting::waits};
 use solehold_engine::store::{HolderQuery, ResourceQuery, Usage};
 
 impl Bench<'_> {
-    async fn found(&self, query: ResourceQuery) -> Vec<ResourceKey> {
+    pub(crate) async fn found(&self, query: ResourceQuery) -> Vec<ResourceKey> {
         let found = self.store.find_resources(&query).await.expect("the store reads");
         assert!(found.keys.len() <= query.limit);
         for key in &found.keys {

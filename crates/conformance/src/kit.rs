@@ -224,7 +224,7 @@ pub fn text(text: &str) -> Document {
 
 /// A job of the tenant `acme`.
 pub fn key(text: &str) -> ResourceKey {
-    ResourceKey { tenant: name("acme"), kind: name("job"), key: name(text) }
+    ResourceKey::new(name("acme"), name("job"), name(text))
 }
 
 /// A holder of the tenant `acme`.
@@ -243,6 +243,7 @@ pub fn ask(key: &ResourceKey, holder: &str) -> Acquire {
         attributes: Document::default(),
         undeclared: Undeclared::Allow,
         wait: None,
+        slots: None,
         holds_at_most: None,
     }
 }

@@ -36,6 +36,7 @@ pub mod news;
 pub mod request;
 pub mod restart;
 pub mod session;
+pub mod sharing;
 pub mod sweep;
 pub mod waiting;
 pub mod watching;
@@ -135,6 +136,10 @@ macro_rules! suite {
                 the_same_request_keeps_its_place, leaving, hand_over_and_delete, rooms_are_nobodys,
                 a_long_line_is_not_loaded, an_engine_waits, dropping_leaves_the_line,
                 a_lost_room_is_opened_anew, a_cleared_place_is_noticed, many_in_order
+            }
+            sharing {
+                as_many_as_there_are_slots, alone_or_shared, in_one_line, a_slot_is_held_back, by_key_and_token,
+                sessions_and_requests, all_or_none, slots_of_a_deleted_resource
             }
             watching {
                 snapshot_then_events, no_gap_no_double, slow_watcher, resume_from_a_cursor, compacted, filter, renewals,

@@ -78,6 +78,7 @@ impl Player {
         let leases = self.leases.clone();
         let newest = &leases[leases.len().saturating_sub(12)..];
         let Some((key, id, token)) = self.pick(newest) else { return by_holder(&self.key(), "ann") };
+        let key = if self.random.random_ratio(1, 2) { key.whole() } else { key };
         match self.random.random_range(0..5) {
             0 => by_id("acme", id),
             1 => by_session(&key, self.session()),
@@ -86,7 +87,7 @@ impl Player {
         }
     }
 
-    fn acquire(&mut self) -> Command {
+    fn acquire(&mut self) -> Acquire {
         let key = self.key();
         let mut holder = self.holder();
         let sessions = self.sessions.clone();
@@ -103,7 +104,13 @@ impl Player {
         let undeclared = if self.random.random_ratio(1, 5) { Undeclared::Refuse } else { Undeclared::Allow };
         let room = self.room().filter(|_| self.random.random_ratio(2, 3));
         let wait = room.map(|room| Wait { room, wait_ms: self.random.random_range(1..6_000) });
-        Command::Acquire(Acquire { tenure, request, undeclared, wait, ..ask(&key, &holder) })
+        let slots = self.random.random_ratio(1, 3).then(|| self.random.random_range(1..4));
+        Acquire { tenure, request, undeclared, wait, slots, ..ask(&key, &holder) }
+    }
+
+    fn acquire_all(&mut self) -> Command {
+        let count = self.random.random_range(1..4);
+        Command::AcquireAll((0..count).map(|_| self.acquire()).collect())
     }
 
     /// One of the newest rooms.
@@ -152,7 +159,8 @@ impl Player {
 
     fn command(&mut self) -> Command {
         match self.random.random_range(0..100) {
-            0..26 => self.acquire(),
+            0..24 => Command::Acquire(self.acquire()),
+            24..26 => self.acquire_all(),
             26..31 => self.open(),
             31..36 => self.waiting(),
             36..41 => Command::Heartbeat {
@@ -180,7 +188,7 @@ impl Player {
                 Command::WriteState { claim: self.claim(), write }
             }
             67..74 => hand_over(&self.key(), self.session(), self.random.random_range(1..3_000)),
-            74..80 => Command::Expire { key: self.key() },
+            74..80 => Command::Expire { key: self.key().of_slot(self.random.random_range(0..3)) },
             80..83 => close(self.session()),
             83..86 => Command::ExpireSession(self.session()),
             86..88 => Command::HeardOf { holder: holder(&self.holder()), metrics: Some(text("m")) },

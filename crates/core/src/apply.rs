@@ -24,6 +24,11 @@ pub fn apply(ledger: &mut Ledger, change: &Change) {
                 ledger.put_resource(resource);
             }
         }
+        Change::SlotFreed { key, at } => {
+            let Some(mut slot) = ledger.resource(key).cloned() else { return };
+            (slot.held_back_until, slot.held_back_by) = (None, None);
+            put_slot(ledger, slot, *at);
+        }
         Change::Waits(waiter) => {
             match ledger.remove_waiter(waiter.place()) {
                 Some(old) => count_on_sessions(ledger, &old, -1),
@@ -73,10 +78,32 @@ fn apply_event(ledger: &mut Ledger, event: &Event) {
     if let Some(id) = event.holder_session {
         ledger.edit_session(id, |s| s.lease_revision = event.revision);
     }
-    if resource.is_forgettable(event.at) {
-        ledger.remove_resource(&event.key);
+    if resource.key.is_slot() {
+        put_slot(ledger, resource, event.at);
+    } else {
+        put(ledger, resource, event.at);
+    }
+}
+
+/// Writes a row, or drops it if it says nothing any more.
+fn put(ledger: &mut Ledger, resource: Resource, at: StoreTime) {
+    if resource.is_forgettable(at) {
+        ledger.remove_resource(&resource.key);
     } else {
         ledger.put_resource(resource);
+    }
+}
+
+/// Writes the row of a slot, which its resource counts while it is there (rule 29).
+fn put_slot(ledger: &mut Ledger, slot: Resource, at: StoreTime) {
+    let whole = slot.key.whole();
+    let was_taken = ledger.resource(&slot.key).is_some();
+    let is_taken = !slot.is_forgettable(at);
+    put(ledger, slot, at);
+    if was_taken != is_taken {
+        let mut resource = ledger.resource(&whole).cloned().unwrap_or_else(|| Resource::new(whole, at));
+        resource.taken = resource.taken.saturating_add_signed(if is_taken { 1 } else { -1 });
+        put(ledger, resource, at);
     }
 }
 
@@ -112,6 +139,7 @@ pub(crate) fn to_resource(resource: &mut Resource, event: &Event) {
             resource.last_token = lease.token;
             (resource.held_back_until, resource.held_back_by) = (None, None);
             resource.pending.take_if(|p| p.id == lease.id);
+            resource.slots = lease.slots.unwrap_or(0);
             resource.lease = Some(lease.clone());
         }
         What::Released(ended) | What::Expired(ended) | What::Revoked(ended) => {

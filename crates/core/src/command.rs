@@ -81,6 +81,9 @@ pub struct Acquire {
     pub undeclared: Undeclared,
     /// Whether to wait in line while it is not free. Without it the command is refused.
     pub wait: Option<Wait>,
+    /// Share the resource with others: a lease on one of its slots, unless this many are taken (rule 29). Without it the
+    /// lease is exclusive.
+    pub slots: Option<u32>,
     /// Refuse a lease with a session of its own if the holder has this many leases already, in whatever session.
     pub holds_at_most: Option<u32>,
 }
@@ -89,6 +92,30 @@ impl Acquire {
     /// The holder that asks, with its tenant.
     pub fn holder_key(&self) -> HolderKey {
         HolderKey { tenant: self.key.tenant.clone(), name: self.holder.clone() }
+    }
+
+    fn asked_ttl_ms(&self) -> Option<u64> {
+        match self.tenure {
+            AskedTenure::Own { ttl_ms } => Some(ttl_ms),
+            AskedTenure::Session(_) => None,
+        }
+    }
+
+    fn footprint(&self, to: &mut Footprint) {
+        to.resources.push(self.key.clone());
+        if let AskedTenure::Session(id) = self.tenure {
+            to.sessions.push(id);
+        } else if self.holds_at_most.is_some() {
+            to.holdings.push(self.holder_key());
+        }
+        if let Some(wait) = self.wait {
+            to.sessions.push(wait.room);
+            to.waiters.push((self.key.clone(), self.lease));
+        }
+        if let Some(request) = &self.request {
+            let request = request.clone();
+            to.requests.push(RequestKey { resource: self.key.clone(), holder: self.holder.clone(), request });
+        }
     }
 }
 
@@ -175,6 +202,8 @@ pub enum Over {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Command {
     Acquire(Acquire),
+    /// Acquire several resources: all of them, or none. None is waited for.
+    AcquireAll(Vec<Acquire>),
     /// Renew a lease, by renewing the session that it is attached to (rule 9).
     Renew {
         claim: Claim,
@@ -297,7 +326,8 @@ pub enum Command {
 
 /// The rows that commands may read or change, which an engine locks and loads for them.
 ///
-/// In addition an engine loads, for each resource, the sessions that its lease and its pending lease are attached to,
+/// With a resource an engine loads all of its slots that are taken, and with a slot its resource (rule 29). Then it
+/// loads, for each of them, the sessions that its lease and its pending lease are attached to,
 /// and for each holder its present session. For each resource that has a line it loads the first
 /// [`WAITERS_LOADED`](crate::limits::WAITERS_LOADED) waiters, and those of the named requests; with each waiter its
 /// room and its session. More of a line is loaded when [`FoundLate`](crate::ledger::FoundLate) asks for it.
@@ -342,6 +372,7 @@ impl Command {
     pub fn name(&self) -> &'static str {
         match self {
             Self::Acquire(_) => "acquire",
+            Self::AcquireAll(_) => "acquire_all",
             Self::Renew { .. } => "renew",
             Self::Release { .. } => "release",
             Self::Revoke { .. } => "revoke",
@@ -376,8 +407,9 @@ impl Command {
     /// The ttl that it asks for, if any.
     pub fn asked_ttl_ms(&self) -> Option<u64> {
         match self {
-            Self::Acquire(Acquire { tenure: AskedTenure::Own { ttl_ms }, .. })
-            | Self::OpenSession(OpenSession { ttl_ms, .. }) => Some(*ttl_ms),
+            Self::AcquireAll(all) => all.iter().filter_map(Acquire::asked_ttl_ms).max(),
+            Self::Acquire(ask) => ask.asked_ttl_ms(),
+            Self::OpenSession(OpenSession { ttl_ms, .. }) => Some(*ttl_ms),
             Self::Renew { ttl_ms, .. } => *ttl_ms,
             _ => None,
         }
@@ -386,26 +418,8 @@ impl Command {
     /// Adds the rows that it may read or change to `to`.
     pub fn footprint(&self, to: &mut Footprint) {
         match self {
-            Self::Acquire(a) => {
-                to.resources.push(a.key.clone());
-                if let AskedTenure::Session(id) = a.tenure {
-                    to.sessions.push(id);
-                } else if a.holds_at_most.is_some() {
-                    to.holdings.push(a.holder_key());
-                }
-                if let Some(wait) = a.wait {
-                    to.sessions.push(wait.room);
-                    to.waiters.push((a.key.clone(), a.lease));
-                }
-                if let Some(request) = &a.request {
-                    let request = request.clone();
-                    to.requests.push(RequestKey {
-                        resource: a.key.clone(),
-                        holder: a.holder.clone(),
-                        request,
-                    });
-                }
-            }
+            Self::Acquire(ask) => ask.footprint(to),
+            Self::AcquireAll(all) => all.iter().for_each(|ask| ask.footprint(to)),
             Self::Renew { claim, .. }
             | Self::Release { claim, .. }
             | Self::Revoke { claim, .. }

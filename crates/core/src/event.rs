@@ -274,6 +274,11 @@ pub enum Change {
         /// When it must be confirmed, if it still must.
         confirm_by: Option<StoreTime>,
     },
+    /// The hold-back of a slot is over, so that it can be taken again (rule 29).
+    SlotFreed {
+        key: ResourceKey,
+        at: StoreTime,
+    },
     /// A waiter joined the line, or asked again and keeps its place.
     Waits(Waiter),
     WaitEnded {

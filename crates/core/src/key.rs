@@ -153,9 +153,35 @@ pub struct ResourceKey {
     pub tenant: Name,
     pub kind: Name,
     pub key: Name,
+    /// Which of its slots is meant, from 1 on (rule 29); 0 is the resource itself.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub slot: u32,
+}
+
+pub(crate) fn is_zero(count: &u32) -> bool {
+    *count == 0
 }
 
 impl ResourceKey {
+    /// The key of a resource itself.
+    pub fn new(tenant: Name, kind: Name, key: Name) -> Self {
+        Self { tenant, kind, key, slot: 0 }
+    }
+
+    /// The key of one of its slots.
+    pub fn of_slot(&self, slot: u32) -> Self {
+        Self { slot, ..self.clone() }
+    }
+
+    pub fn is_slot(&self) -> bool {
+        self.slot > 0
+    }
+
+    /// The resource that a slot is of; of a resource, itself.
+    pub fn whole(&self) -> Self {
+        self.of_slot(0)
+    }
+
     /// What the ids of its leases begin with. It is stored, and must never change.
     pub fn mark(&self) -> u32 {
         // No name has a NUL in it.
@@ -166,19 +192,24 @@ impl ResourceKey {
     /// A key before all others, from which ranges begin.
     pub(crate) fn least() -> Self {
         let least = Name::least();
-        Self { tenant: least.clone(), kind: least.clone(), key: least }
+        Self::new(least.clone(), least.clone(), least)
     }
 }
 
 impl fmt::Display for ResourceKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{} of tenant {}", self.kind, self.key, self.tenant)
+        let Self { tenant, kind, key, slot } = self;
+        match slot {
+            0 => write!(f, "{kind}/{key} of tenant {tenant}"),
+            slot => write!(f, "slot {slot} of {kind}/{key} of tenant {tenant}"),
+        }
     }
 }
 
 impl fmt::Debug for ResourceKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}/{}", self.tenant, self.kind, self.key)
+        write!(f, "{}:{}/{}", self.tenant, self.kind, self.key)?;
+        if self.is_slot() { write!(f, "#{}", self.slot) } else { Ok(()) }
     }
 }
 
@@ -317,10 +348,12 @@ mod tests {
 
     #[test]
     fn the_id_of_a_lease_leads_to_its_resource() {
-        let key = |key: &str| ResourceKey {
-            tenant: Name::new("acme").expect("a name"),
-            kind: Name::new("job").expect("a name"),
-            key: Name::new(key).expect("a name"),
+        let key = |key: &str| {
+            ResourceKey::new(
+                Name::new("acme").expect("a name"),
+                Name::new("job").expect("a name"),
+                Name::new(key).expect("a name"),
+            )
         };
         // These are stored somewhere.
         assert_eq!((key("a").mark(), key("b").mark()), (1_776_477_200, 2_317_160_157));

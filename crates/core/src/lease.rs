@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    key::{Document, HolderKey, LeaseId, Name, ResourceKey, SessionId},
+    key::{Document, HolderKey, LeaseId, Name, ResourceKey, SessionId, is_zero},
     time::{StoreTime, Token},
 };
 
@@ -65,6 +65,9 @@ pub struct Lease {
     pub confirm_by: Option<StoreTime>,
     /// The client's name for the request that got it.
     pub request: Option<Name>,
+    /// Of how many slots it has one, if it is a shared hold (rule 29).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slots: Option<u32>,
     /// What the adapter keeps with it; opaque.
     pub attributes: Document,
     /// What its last heartbeat told; opaque.
@@ -91,6 +94,7 @@ impl Lease {
             renewed_at: None,
             confirm_by: None,
             request: None,
+            slots: None,
             attributes,
             stats: Document::default(),
         }
@@ -165,10 +169,12 @@ pub struct Resource {
     /// How many waiters are in line, dead ones that were not dropped yet included.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub queued: u32,
-}
-
-fn is_zero(count: &u32) -> bool {
-    *count == 0
+    /// How many of its slots are taken: held, or held back (rule 29).
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub taken: u32,
+    /// Of a slot: of how many it is one, by who holds it or held it last.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub slots: u32,
 }
 
 impl Resource {
@@ -185,6 +191,8 @@ impl Resource {
             pending: None,
             state: None,
             queued: 0,
+            taken: 0,
+            slots: 0,
         }
     }
 
@@ -193,14 +201,17 @@ impl Resource {
         self.declared.as_ref().map_or(0, |d| d.lock_delay_ms)
     }
 
-    /// Whether its row carries no information and can be dropped.
+    /// Whether its row carries no information and can be dropped. A slot is counted by its resource, so its hold-back is
+    /// ended by a decision, and not by time alone.
     pub fn is_forgettable(&self, now: StoreTime) -> bool {
+        let is_free_by = |until: StoreTime| until <= now && !self.key.is_slot();
         self.declared.is_none()
             && self.lease.is_none()
             && self.pending.is_none()
             && self.state.is_none()
             && self.queued == 0
-            && self.held_back_until.is_none_or(|until| until <= now)
+            && self.taken == 0
+            && self.held_back_until.is_none_or(is_free_by)
     }
 
     /// Its holder. An expired lease counts until it is swept.

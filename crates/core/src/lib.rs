@@ -33,7 +33,7 @@
 //!
 //! let mut ledger = Ledger::default();
 //! let name = |n: &str| Name::new(n).expect("a short name");
-//! let key = ResourceKey { tenant: name("default"), kind: name("job"), key: name("nightly") };
+//! let key = ResourceKey::new(name("default"), name("job"), name("nightly"));
 //! let moment = Moment { now: StoreTime(1_000), revision: Revision(41) };
 //! let acquire = Command::Acquire(Acquire {
 //!     key,
@@ -44,6 +44,7 @@
 //!     attributes: Document::default(),
 //!     undeclared: Undeclared::Allow,
 //!     wait: None,
+//!     slots: None,
 //!     holds_at_most: None,
 //! });
 //! let decision = decide(&ledger, &acquire.into(), moment)?;

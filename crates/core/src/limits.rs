@@ -20,6 +20,10 @@ pub const SESSION_LEASES_MAX: u32 = 10_000;
 pub const WAITERS_MAX: u32 = 10_000;
 /// Waiters per session: a client's own, or the waiting room of a replica.
 pub const SESSION_WAITERS_MAX: u32 = 10_000;
+/// The most shared holds of a resource at a time (rule 29).
+pub const SLOTS_MAX: u32 = 1_000;
+/// Resources that are acquired together, all or none.
+pub const ACQUIRED_TOGETHER_MAX: usize = 100;
 /// Longest wait in line.
 pub const WAIT_MS_MAX: u64 = 60 * 60 * 1_000;
 /// Waiters that are loaded from the head of a line at first; more are loaded when they turn out to be needed.

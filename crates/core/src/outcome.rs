@@ -17,6 +17,8 @@ pub type Outcome = Result<Answer, Refusal>;
 pub enum Answer {
     /// A lease was granted, or this repeats the grant of the same request.
     Granted(Grant),
+    /// All leases of [`Command::AcquireAll`](crate::command::Command::AcquireAll), in its order.
+    GrantedAll(Vec<Grant>),
     /// The resource is not free, and the caller is in line for it.
     Waiting(Place),
     Left,
@@ -249,6 +251,12 @@ pub enum Refusal {
         /// The sequence stored under the same token.
         stored: u64,
     },
+    /// One of several resources could not be acquired, so none was.
+    #[error("none was acquired: {key} is in the way: {why}")]
+    NotAll { key: ResourceKey, why: Box<Refusal> },
+    /// Each of those who share a resource would overwrite the others' (rule 29).
+    #[error("a shared hold has no state document; acquire the resource exclusively to write one")]
+    SharedState,
     #[error("the resource is already being handed over to {holder}")]
     AlreadyPending { holder: Name },
     #[error(

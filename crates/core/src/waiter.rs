@@ -30,6 +30,9 @@ pub struct Waiter {
     pub attributes: Document,
     /// Whether it accepts a resource that is not declared.
     pub undeclared: Undeclared,
+    /// Whether it waits for a slot, and of how many (rule 29).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slots: Option<u32>,
     /// The waiting room of the replica that its client is connected to.
     pub room: SessionId,
     #[serde(default)]

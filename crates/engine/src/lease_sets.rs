@@ -254,7 +254,7 @@ mod tests {
     }
 
     fn asks(key: &str) -> Acquire {
-        let key = ResourceKey { tenant: name("t"), kind: name("job"), key: name(key) };
+        let key = ResourceKey::new(name("t"), name("job"), name(key));
         Acquire {
             lease: LeaseId::new(&key, Uuid::new_v4()),
             key,
@@ -264,6 +264,7 @@ mod tests {
             attributes: Document::default(),
             undeclared: Undeclared::Allow,
             wait: None,
+            slots: None,
             holds_at_most: None,
         }
     }

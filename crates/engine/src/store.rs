@@ -137,9 +137,17 @@ pub struct ResourceQuery {
     pub labels: Vec<(String, String)>,
     /// Also undeclared resources, which exist while they are held or held back.
     pub undeclared: bool,
+    /// Also slots that are taken, each as a resource of its own (rule 29). Where leases are asked for they always are.
+    pub slots: bool,
     /// After this one, in key order.
     pub after: Option<ResourceKey>,
     pub limit: usize,
+}
+
+impl ResourceQuery {
+    pub fn wants_slots(&self) -> bool {
+        self.slots || self.leased == Some(true) || self.holder.is_some() || self.session.is_some()
+    }
 }
 
 /// Rows that match a query, with the sessions that they are attached to loaded beside them.

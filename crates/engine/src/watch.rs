@@ -516,6 +516,7 @@ impl Watch {
             kind: self.filter.kind.clone(),
             holder: self.filter.holder.clone(),
             undeclared: true,
+            slots: true,
             limit: SNAPSHOT_RESOURCES_AT_ONCE,
             ..Default::default()
         };

@@ -59,6 +59,7 @@ fn what(n: u64, revision: u64) -> What {
         renewed_at: None,
         confirm_by: None,
         request: Some(name("r/1")),
+        slots: None,
         attributes: Default::default(),
         stats: Default::default(),
     };
@@ -232,6 +233,8 @@ async fn a_folder_of_an_earlier_version_keeps_its_events() {
             pending: None,
             state: None,
             queued: 0,
+            taken: 0,
+            slots: 0,
         };
         let rows = [Row::Resource(resource.clone())];
         let entry = serde_json::json!({ "mark": mark(5_000), "cursor": cursor, "rows": rows, "gone": [] });

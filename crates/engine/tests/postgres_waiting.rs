@@ -32,6 +32,7 @@ fn ask(key: &ResourceKey, holder: &str, request: Option<&str>) -> Acquire {
         attributes: Document::default(),
         undeclared: Undeclared::Allow,
         wait: None,
+        slots: None,
         holds_at_most: None,
     }
 }

@@ -94,7 +94,7 @@ impl Intake {
         let named = self.patterns.iter().find_map(|pattern| pattern.find(topic))?;
         let mut kinds = self.kinds.iter();
         let kind = kinds.find(|kind| named.kind.is_none_or(|named| named == kind.as_str()))?.clone();
-        Some(ResourceKey { tenant: self.tenant.clone(), kind, key: Name::new(named.key).ok()? })
+        Some(ResourceKey::new(self.tenant.clone(), kind, Name::new(named.key).ok()?))
     }
 }
 
@@ -119,7 +119,7 @@ pub(crate) mod tests {
 
     pub(crate) fn resource(key: &str) -> ResourceKey {
         let name = |text: &str| Name::new(text).expect("a name");
-        ResourceKey { tenant: name("default"), kind: name("scene"), key: name(key) }
+        ResourceKey::new(name("default"), name("scene"), name(key))
     }
 
     pub(crate) fn message(topic: &str, payload: &str) -> Message {

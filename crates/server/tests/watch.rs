@@ -18,7 +18,7 @@ use tokio::time::timeout;
 use uuid::Uuid;
 
 fn key(tenant: &str, kind: &str, key: &str) -> ResourceKey {
-    ResourceKey { tenant: name(tenant), kind: name(kind), key: name(key) }
+    ResourceKey::new(name(tenant), name(kind), name(key))
 }
 
 /// Someone takes a resource, straight at the engine.
@@ -33,6 +33,7 @@ async fn acquire(asking: &Asking, key: ResourceKey, holder: &str) -> LeaseId {
         attributes: Document::default(),
         undeclared: Undeclared::Allow,
         wait: None,
+        slots: None,
         holds_at_most: None,
     };
     asking.running.engine().submit(Command::Acquire(acquire)).await.expect("answered").expect("granted");

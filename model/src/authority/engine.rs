@@ -166,6 +166,7 @@ fn command(call: &Call, scope: &Scope, variant: Variant) -> Command {
             attributes: Document::default(),
             undeclared: Undeclared::Allow,
             wait: scope.waits.then_some(Wait { room: ROOM, wait_ms: Scope::WAIT_MS }),
+            slots: None,
             holds_at_most: None,
         }),
         Ask::Renew { token } => Command::Renew { claim: by_token(token), ttl_ms: None, stats: None },
@@ -206,7 +207,7 @@ fn name(text: &str) -> Name {
 
 fn key() -> ResourceKey {
     static KEY: LazyLock<ResourceKey> =
-        LazyLock::new(|| ResourceKey { tenant: name("acme"), kind: name("job"), key: name("nightly") });
+        LazyLock::new(|| ResourceKey::new(name("acme"), name("job"), name("nightly")));
     KEY.clone()
 }
 

@@ -7,7 +7,7 @@ use solehold_api::{
     locks::LockWaiter,
     paths,
     placement::{Explanation, Penalty},
-    resources::{PendingLease, ResourceBody, ResourceHistory},
+    resources::{HeldLease, PendingLease, ResourceBody, ResourceHistory},
     runners::Runner,
     sessions::SessionBody,
     time::Timestamp,
@@ -25,7 +25,7 @@ use crate::{
     human::{ago, count, duration_ms},
     output,
     target::ResourceArg,
-    view::LeaseView,
+    view::{LeaseView, shared_by},
 };
 
 #[derive(Debug, Args)]
@@ -50,6 +50,9 @@ struct Story {
     waiting: u32,
     /// The first in line, where the server names them.
     waiters: Vec<LockWaiter>,
+    /// Those who share it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    shared: Vec<HeldLease>,
     held_back_ms: u64,
     lock_delay_ms: u64,
     last_token: Option<u64>,
@@ -125,6 +128,7 @@ async fn gather(args: &ExplainArgs, client: &Client) -> CommandResult<Story> {
         pending: of.and_then(|resource| resource.pending.clone()),
         waiting: of.map_or(0, |resource| resource.waiting),
         waiters: of.map(|resource| resource.waiters.clone()).unwrap_or_default(),
+        shared: of.map(|resource| resource.shared.clone()).unwrap_or_default(),
         held_back_ms: of.map_or(0, |resource| resource.held_back_ms),
         lock_delay_ms: of.map_or(0, |resource| resource.lock_delay_ms),
         last_token: of.map(|resource| resource.last_token).filter(|token| *token > 0),
@@ -154,7 +158,7 @@ impl Story {
         let Some(lease) = &self.lease else {
             let held_back = Some(self.held_back_ms).filter(|ms| *ms > 0);
             return vec![
-                ("held by", Some("nobody".to_owned())),
+                ("held by", Some(shared_by(&self.shared).unwrap_or_else(|| "nobody".to_owned()))),
                 ("held back", held_back.map(|ms| format!("for another {}", duration_ms(ms)))),
                 ("last token", self.last_token.map(|token| token.to_string())),
             ];

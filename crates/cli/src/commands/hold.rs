@@ -60,6 +60,9 @@ pub(super) struct LeaseTerms {
     /// Time that the lease lasts without renewal
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = times::ttl)]
     ttl: Duration,
+    /// Share it: up to N holders at once, each on a slot of its own [default: alone]
+    #[arg(long, value_name = "N", value_parser = super::slots::parser())]
+    slots: Option<u32>,
     /// Time to wait for the lease [default: forever]
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration, conflicts_with = "no_wait")]
     wait: Option<Duration>,
@@ -224,6 +227,7 @@ impl LeaseTerms {
     pub(super) fn terms(&self, resource: ResourceArg) -> Terms {
         Terms {
             resource,
+            slots: self.slots,
             holder: unique_holder(self.holder.as_deref()),
             ttl: self.ttl,
             policy: Policy::Deadline,

@@ -6,7 +6,7 @@ use clap::{Args, Subcommand};
 use serde::Serialize;
 use serde_json::{Number, json};
 use solehold_api::{
-    batch::{Batch, BatchItem, BatchResults, ReleaseItem, RenewItem},
+    batch::{AcquireBatch, AcquireItem, Batch, BatchItem, BatchResults, ReleaseItem, RenewItem},
     leases::{Envelope, FlatFields, LeaseHistory, LeaseList, RevokeLease},
     paths,
     problem::{ErrorCode, Problem},
@@ -63,8 +63,12 @@ pub enum LeaseRequest {
         /// A lease id, or the resource that it is on as KIND/KEY
         lease: LeaseArg,
     },
-    /// Acquire a free resource
-    #[command(after_help = examples!("lease acquire job/nightly --holder worker-1 --ttl 5m"))]
+    /// Acquire a free resource, or several: all of them, or none
+    #[command(after_help = examples!(
+        "lease acquire job/nightly --holder worker-1 --ttl 5m",
+        "lease acquire gpu/pool --slots 4 --holder worker-1",
+        "lease acquire account/17 account/42 --holder transfer-9",
+    ))]
     Acquire(AcquireArgs),
     /// Renew a lease
     #[command(after_help = examples!("lease renew job/nightly --token 42"))]
@@ -123,8 +127,12 @@ pub enum LeaseRequest {
 
 #[derive(Debug, Args)]
 pub struct AcquireArgs {
-    /// The resource, as KIND/KEY
-    resource: ResourceArg,
+    /// The resource, as KIND/KEY; several are acquired all or none
+    #[arg(required = true, value_name = "RESOURCE")]
+    resources: Vec<ResourceArg>,
+    /// Share it: up to N holders at once, each on a slot of its own [default: alone]
+    #[arg(long, value_name = "N", value_parser = super::slots::parser())]
+    slots: Option<u32>,
     /// The holder's name [default: the host name]
     #[arg(long, value_name = "NAME")]
     holder: Option<String>,
@@ -244,7 +252,7 @@ async fn history(
 }
 
 async fn acquire(args: AcquireArgs, client: &Client, global: &GlobalArgs) -> CommandResult {
-    let resource = args.resource;
+    let [resource] = args.resources.as_slice() else { return acquire_all(args, client, global).await };
     // Always with a name, so that an answer that was lost can be asked for.
     let request_id = args.request_id.unwrap_or_else(|| format!("cli-{}", Uuid::now_v7()));
     let body = AcquireResource {
@@ -252,6 +260,7 @@ async fn acquire(args: AcquireArgs, client: &Client, global: &GlobalArgs) -> Com
         ttl_ms: Some(millis(args.ttl)),
         session_id: args.session,
         request_id: Some(request_id.clone()),
+        slots: args.slots.map(u64::from),
         ..AcquireResource::default()
     };
     let path = paths::resource_lease(&resource.kind, &resource.key);
@@ -264,6 +273,38 @@ async fn acquire(args: AcquireArgs, client: &Client, global: &GlobalArgs) -> Com
         failure.hint(format!("ask again with --holder {} --request-id {request_id} to find out", body.holder))
     })?;
     show_grant(if grant.repeated { "acquired before:" } else { "acquired" }, grant.into(), global)
+}
+
+/// Acquires several resources in one step.
+async fn acquire_all(args: AcquireArgs, client: &Client, global: &GlobalArgs) -> CommandResult {
+    let request_id = args.request_id.unwrap_or_else(|| format!("cli-{}", Uuid::now_v7()));
+    let holder = args.holder.unwrap_or_else(solehold_process::name::host);
+    let item = |resource: &ResourceArg| AcquireItem {
+        kind: resource.kind.clone(),
+        key: resource.key.clone(),
+        holder: holder.clone(),
+        ttl_ms: Some(millis(args.ttl)),
+        session_id: args.session,
+        request_id: Some(request_id.clone()),
+        slots: args.slots.map(u64::from),
+        ..AcquireItem::default()
+    };
+    let batch = AcquireBatch { items: args.resources.iter().map(item).collect(), all_or_none: true };
+    let answer = client.send::<BatchResults>(Method::POST, &paths::batch_acquire(), &batch).await;
+    let named: Vec<_> = args.resources.iter().map(ToString::to_string).collect();
+    let results = answer.doing(format!("acquire {}", named.join(", ")))?.results;
+    let mut grants = Vec::new();
+    for result in results {
+        match result {
+            BatchItem::Granted { lease } => grants.push(GrantView::from(*lease)),
+            BatchItem::Refused { problem } | BatchItem::Failed { problem } => return Err((*problem).into()),
+            other => return Err(CommandError::broken(format!("an unexpected answer: {other:?}"))),
+        }
+    }
+    if global.json {
+        return output::json(&grants);
+    }
+    grants.into_iter().try_for_each(|grant| show_grant("acquired", grant, global))
 }
 
 fn show_grant(what: &str, grant: GrantView, global: &GlobalArgs) -> CommandResult {

@@ -32,7 +32,19 @@ fn table(locks: &[Lock]) -> String {
         let since = lease.map(|lease| lease.acquired_at);
         let holder = or_dash(lease.map(|l| &l.holder));
         let token = or_dash(lease.map(|l| l.token));
-        rows.push([lock.name.clone(), holder, token, or_dash(since), expires, lock.waiting.to_string()]);
+        if lock.shared.is_empty() {
+            rows.push([lock.name.clone(), holder, token, or_dash(since), expires, lock.waiting.to_string()]);
+        }
+        for lease in &lock.shared {
+            rows.push([
+                lock.name.clone(),
+                format!("{} (slot {} of {})", lease.holder, or_dash(lease.slot), or_dash(lease.slots)),
+                lease.token.to_string(),
+                lease.acquired_at.to_string(),
+                format!("in {}", duration_ms(lease.ttl_ms)),
+                lock.waiting.to_string(),
+            ]);
+        }
         for waiter in &lock.waiters {
             let dash = || "-".to_owned();
             rows.push([

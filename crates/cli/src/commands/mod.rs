@@ -33,6 +33,7 @@ pub mod rows;
 pub mod runner;
 pub mod serve;
 pub mod session;
+mod slots;
 #[cfg(feature = "postgres")]
 pub mod sql;
 pub mod watch;

@@ -18,6 +18,7 @@ use crate::{
     human::duration_ms,
     output::{self, or_dash},
     target::{ResourceArg, pair},
+    view::shared_by,
 };
 
 #[derive(Debug, Subcommand)]
@@ -250,6 +251,9 @@ fn show(resource: &ResourceBody, what: &str, global: &GlobalArgs) -> CommandResu
 }
 
 fn free(resource: &ResourceBody) -> String {
+    if let Some(shared) = shared_by(&resource.shared) {
+        return shared;
+    }
     match resource.held_back_ms {
         0 => "nobody".to_owned(),
         ms => format!("nobody, held back for {}", duration_ms(ms)),

@@ -27,7 +27,7 @@ const OTHERS: &[&str] = &[
 pub const SECRETS: [&str; 3] = ["SOLEHOLD_API_KEY", "SOLEHOLD_BOOTSTRAP_KEY", "SOLEHOLD_ENGINE"];
 
 /// What `run`, `lock` and the agent set for their commands. They are not read here, and they cause no warning.
-pub const GIVEN: [&str; 13] = [
+pub const GIVEN: [&str; 14] = [
     "SOLEHOLD_ASSIGNMENTS_FILE",
     "SOLEHOLD_DEADLINE_BOOTTIME_MS",
     "SOLEHOLD_HELD",
@@ -37,6 +37,7 @@ pub const GIVEN: [&str; 13] = [
     "SOLEHOLD_LOCK",
     "SOLEHOLD_RESOURCE",
     "SOLEHOLD_RUNNER_ID",
+    "SOLEHOLD_SLOT",
     "SOLEHOLD_TOKEN",
     "SOLEHOLD_WORKER",
     "SOLEHOLD_WORKER_FD",

@@ -37,6 +37,8 @@ const LOOK_EVERY_MAX: Duration = Duration::from_secs(1);
 #[derive(Debug, Clone)]
 pub struct Terms {
     pub resource: ResourceArg,
+    /// Of how many slots one is held; none to hold it alone.
+    pub slots: Option<u32>,
     pub holder: String,
     pub ttl: Duration,
     pub policy: Policy,
@@ -134,7 +136,11 @@ impl Terms {
         client: &Client,
     ) -> CommandResult<Guard> {
         let ResourceArg { kind, key } = &self.resource;
-        let (error, refusal) = match session.try_acquire(kind, key).await {
+        let acquired = match self.slots {
+            Some(slots) => session.acquire_shared(kind, key, slots, None).await,
+            None => session.try_acquire(kind, key).await,
+        };
+        let (error, refusal) = match acquired {
             Ok(guard) => return Ok(guard),
             Err(AcquireError::Refused { resource, refusal }) => {
                 (AcquireError::Refused { resource, refusal: refusal.clone() }, refusal)
@@ -148,8 +154,14 @@ impl Terms {
         };
         let place = Place::next(client, &self.resource).await;
         let holder = refusal.holder.as_deref();
+        let acquire = async {
+            match self.slots {
+                Some(slots) => session.acquire_shared(kind, key, slots, Some(wait)).await,
+                None => session.acquire_within(kind, key, wait).await,
+            }
+        };
         tokio::select! {
-            acquired = session.acquire_within(kind, key, wait) => acquired.map_err(|error| self.of_acquire(error)),
+            acquired = acquire => acquired.map_err(|error| self.of_acquire(error)),
             never = notes::waiting(&self.resource, holder, client, place, session.contact()) => match never {},
         }
     }
@@ -174,6 +186,7 @@ impl Terms {
             AcquireError::Refused { refusal, .. } => of_refusal(refusal),
             AcquireError::Authority { error, .. } => of_error(&error),
             AcquireError::Name(error) => CommandError::usage(error.to_string()),
+            error @ AcquireError::Twice(_) => CommandError::usage(error.to_string()),
             AcquireError::TimedOut { holder, .. } => {
                 let holder = holder.map(|holder| format!(": held by {holder}")).unwrap_or_default();
                 CommandError::new(ErrorCode::Held, format!("it was not free in time{holder}"))
@@ -206,8 +219,9 @@ impl Terms {
             ("SOLEHOLD_LEASE_ID", guard.lease_id().to_string()),
             ("SOLEHOLD_DEADLINE_BOOTTIME_MS", deadline.as_ms().to_string()),
         ];
-        let variables = variables.map(|(name, value)| (name.to_owned(), value));
-        LeaseTerm { stop_at_ms: stop_at.as_ms(), variables: variables.into() }
+        let slot = guard.slot().map(|slot| ("SOLEHOLD_SLOT", slot.to_string()));
+        let variables = variables.into_iter().chain(slot).map(|(name, value)| (name.to_owned(), value));
+        LeaseTerm { stop_at_ms: stop_at.as_ms(), variables: variables.collect() }
     }
 }
 

@@ -408,7 +408,7 @@ mod tests {
 
     fn key(key: &str) -> ResourceKey {
         let name = |text: &str| Name::new(text).expect("a name");
-        ResourceKey { tenant: name("default"), kind: name("scene"), key: name(key) }
+        ResourceKey::new(name("default"), name("scene"), name(key))
     }
 
     fn flights(limits: FlightLimits) -> Arc<Flights> {

@@ -103,7 +103,8 @@ impl WatchConnection<'_> {
                 }
                 // A lock for each, so that nobody waits for a whole page.
                 for owned in &part.resources {
-                    self.learn(key(&owned.tenant, &owned.kind, &owned.key), newest(owned));
+                    let key = key(&owned.tenant, &owned.kind, &owned.key, owned.slot);
+                    self.learn(key, newest(owned));
                 }
                 if !part.more {
                     *self.cursor = Some(part.cursor);
@@ -146,7 +147,7 @@ impl WatchConnection<'_> {
     }
 
     fn learn_event(&self, event: &LeaseEvent) {
-        let Some(key) = key(&event.tenant, &event.kind, &event.key) else { return };
+        let Some(key) = key(&event.tenant, &event.kind, &event.key, event.slot) else { return };
         if event.event_type == EventName::ResourceDeleted {
             self.shared.write().deleted(&key);
         } else if let Some(token) = event.token {
@@ -165,10 +166,10 @@ impl WatchConnection<'_> {
     }
 }
 
-fn key(tenant: &str, kind: &str, key: &str) -> Option<ResourceKey> {
+fn key(tenant: &str, kind: &str, key: &str, slot: Option<u32>) -> Option<ResourceKey> {
     // What is no name is no resource that anyone could ask for.
     let name = |text: &str| Name::new(text).ok();
-    Some(ResourceKey { tenant: name(tenant)?, kind: name(kind)?, key: name(key)? })
+    Some(ResourceKey::new(name(tenant)?, name(kind)?, name(key)?).of_slot(slot.unwrap_or(0)))
 }
 
 fn newest(owned: &Ownership) -> Mark {

@@ -6,7 +6,7 @@ use solehold_api::{
     ops::Ready,
     paths,
     problem::ErrorCode,
-    resources,
+    resources::{HeldLease, ResourceBody},
     sse::{self, Decoder},
     watch::{Cursor, WatchFrame},
 };
@@ -34,7 +34,16 @@ impl Source for Http {
     async fn newest(&self, key: &ResourceKey) -> Result<(MarkLookup, Option<u64>), AuthorityError> {
         let path = paths::resource(key.kind.as_str(), key.key.as_str());
         let call = of_tenant(self, self.call(Method::GET, path), &key.tenant);
-        match self.ask::<resources::ResourceBody>(Lane::Work, call).await? {
+        match self.ask::<ResourceBody>(Lane::Work, call).await? {
+            Ok(resource) if key.is_slot() => {
+                let held = resource.shared.iter().find(|lease| lease.slot == Some(key.slot));
+                let mark = |held: &HeldLease| Mark {
+                    token: Token(held.token),
+                    session: held.session_id.map(SessionId),
+                };
+                let newest = held.map_or(MarkLookup::Nothing, |held| MarkLookup::Newest(mark(held)));
+                Ok((newest, resource.epoch))
+            }
             Ok(resource) => {
                 let session = resource.lease.and_then(|lease| lease.session_id).map(SessionId);
                 let newest = Mark { token: Token(resource.last_token), session };

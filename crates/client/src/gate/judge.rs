@@ -90,7 +90,7 @@ impl Gate {
     /// A resource of the gate's tenant.
     pub fn key(&self, kind: &str, key: &str) -> Result<ResourceKey, BadName> {
         let tenant = self.shared.options.tenant.clone();
-        Ok(ResourceKey { tenant, kind: checked("kind", kind)?, key: checked("key", key)? })
+        Ok(ResourceKey::new(tenant, checked("kind", kind)?, checked("key", key)?))
     }
 
     pub fn kinds(&self) -> &[Name] {

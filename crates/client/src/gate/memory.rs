@@ -30,7 +30,15 @@ const AGAIN: Backoff = Backoff { first: Duration::from_millis(100), cap: Duratio
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 enum Line {
-    Mark { tenant: Name, kind: Name, key: Name, token: Token, session: Option<SessionId> },
+    Mark {
+        tenant: Name,
+        kind: Name,
+        key: Name,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        slot: Option<u32>,
+        token: Token,
+        session: Option<SessionId>,
+    },
     Floor(Token),
     Epoch(u64),
 }
@@ -38,8 +46,9 @@ enum Line {
 impl From<MarkRecord> for Line {
     fn from(record: MarkRecord) -> Self {
         match record {
-            MarkRecord::Mark(ResourceKey { tenant, kind, key }, Mark { token, session }) => {
-                Self::Mark { tenant, kind, key, token, session }
+            MarkRecord::Mark(ResourceKey { tenant, kind, key, slot }, Mark { token, session }) => {
+                let slot = Some(slot).filter(|slot| *slot > 0);
+                Self::Mark { tenant, kind, key, slot, token, session }
             }
             MarkRecord::Floor(floor) => Self::Floor(floor),
             MarkRecord::Epoch(epoch) => Self::Epoch(epoch),
@@ -50,8 +59,9 @@ impl From<MarkRecord> for Line {
 impl From<Line> for MarkRecord {
     fn from(line: Line) -> Self {
         match line {
-            Line::Mark { tenant, kind, key, token, session } => {
-                Self::Mark(ResourceKey { tenant, kind, key }, Mark { token, session })
+            Line::Mark { tenant, kind, key, slot, token, session } => {
+                let slot = slot.unwrap_or(0);
+                Self::Mark(ResourceKey { tenant, kind, key, slot }, Mark { token, session })
             }
             Line::Floor(floor) => Self::Floor(floor),
             Line::Epoch(epoch) => Self::Epoch(epoch),
@@ -210,7 +220,7 @@ mod tests {
 
     fn key() -> ResourceKey {
         let name = |text: &str| Name::new(text).expect("a name");
-        ResourceKey { tenant: name("default"), kind: name("scene"), key: name("the \"lobby\"") }
+        ResourceKey::new(name("default"), name("scene"), name("the \"lobby\""))
     }
 
     fn fence() -> Fence {

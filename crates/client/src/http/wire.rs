@@ -33,6 +33,7 @@ pub fn acquire(ask: &AcquireRequest) -> AcquireItem {
         holder: ask.holder.to_string(),
         session_id: Some(ask.session.0),
         request_id: Some(ask.request.to_string()),
+        slots: ask.slots.map(u64::from),
         attributes: ask.attributes.clone().into_iter().collect(),
         ..Default::default()
     }
@@ -44,6 +45,7 @@ pub fn waiting(ask: &AcquireRequest, wait: Duration) -> AcquireResource {
         session_id: Some(ask.session.0),
         request_id: Some(ask.request.to_string()),
         wait_ms: Some((wait.as_millis() as u64).into()),
+        slots: ask.slots.map(u64::from),
         attributes: ask.attributes.clone().into_iter().collect(),
         ..Default::default()
     }
@@ -93,7 +95,12 @@ pub fn state(state: resources::StateDocument) -> StateDocument {
 
 pub fn granted(resource: ResourceName, grant: resources::GrantBody) -> GrantedLease {
     GrantedLease {
-        held: HeldLease { resource, lease: LeaseId(grant.lease.lease_id), token: Token(grant.lease.token) },
+        held: HeldLease {
+            resource,
+            lease: LeaseId(grant.lease.lease_id),
+            token: Token(grant.lease.token),
+            slot: grant.lease.slot,
+        },
         ttl_left: Duration::from_millis(grant.lease.ttl_ms),
         slack: Duration::from_millis(grant.slack_ms),
         epoch: grant.epoch,
@@ -145,7 +152,8 @@ fn pending(offered: OfferedLease) -> Option<(LeaseId, ResourceName)> {
 /// A lease of a set. One under a name that cannot be is none that this client could hold.
 fn held(lease: &resources::HeldLease) -> Option<HeldLease> {
     let resource = ResourceName { kind: Name::new(&lease.kind).ok()?, key: Name::new(&lease.key).ok()? };
-    Some(HeldLease { resource, lease: LeaseId(lease.lease_id), token: Token(lease.token) })
+    let slot = lease.slot;
+    Some(HeldLease { resource, lease: LeaseId(lease.lease_id), token: Token(lease.token), slot })
 }
 
 #[cfg(test)]
@@ -174,7 +182,8 @@ mod tests {
         body.leases = Some(Vec::new());
         let beat = beat(body, None).expect("it has a set");
         let resource = ResourceName::new("job", "a").expect("a name");
-        let held = HeldLease { resource, lease: LeaseId(uuid::Uuid::from_u128(1)), token: Token(7) };
+        let lease = LeaseId(uuid::Uuid::from_u128(1));
+        let held = HeldLease { resource, lease, token: Token(7), slot: None };
         Beat { leases: [held].into(), ..beat }
     }
 

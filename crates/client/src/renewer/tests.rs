@@ -27,6 +27,7 @@ fn beat(revision: u64, leases: &[u64]) -> Beat {
         resource: ResourceName::new("job", number.to_string()).expect("a name"),
         lease: lease(*number),
         token: Token(*number),
+        slot: None,
     };
     Beat {
         session: SessionId(Uuid::from_u128(1)),

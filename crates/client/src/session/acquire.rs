@@ -33,6 +33,9 @@ pub enum AcquireError {
         /// Who held it last, as far as is known.
         holder: Option<String>,
     },
+    /// It would wait for itself.
+    #[error("{0} is named twice among what is acquired together")]
+    Twice(ResourceName),
     /// The session is over and there will be no other.
     #[error("cannot acquire: {0}")]
     SessionOver(Lost),
@@ -42,13 +45,31 @@ fn held_by(holder: &Option<String>) -> String {
     holder.as_ref().map(|holder| format!(": {holder} holds it")).unwrap_or_default()
 }
 
+/// What is asked for beside the resource.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct LeaseTerms {
+    pub attributes: Attributes,
+    /// Of how many slots one is asked for; none for an exclusive lease.
+    pub slots: Option<u32>,
+}
+
+impl LeaseTerms {
+    pub fn with(attributes: Attributes) -> Self {
+        Self { attributes, slots: None }
+    }
+
+    pub fn shared(slots: u32) -> Self {
+        Self { attributes: Attributes::new(), slots: Some(slots) }
+    }
+}
+
 /// One acquire, from its first attempt to its guard. Dropped before that, it is spent if it may have been granted, or
 /// may still be: what it got is released.
 pub(crate) struct Request {
     pub inner: Arc<Inner>,
     pub resource: ResourceName,
     pub id: Name,
-    attributes: Attributes,
+    terms: LeaseTerms,
     /// None when it has gone on to the guard.
     claim: Option<ResourceClaim>,
     /// The attempt that is under way.
@@ -64,20 +85,20 @@ pub(crate) enum Attempt {
 }
 
 impl Request {
-    pub fn new(inner: &Arc<Inner>, resource: ResourceName, attributes: Attributes) -> Self {
+    pub fn new(inner: &Arc<Inner>, resource: ResourceName, terms: LeaseTerms) -> Self {
         let id = inner.fresh_request();
         let claim = ResourceClaim::new(inner, resource.clone());
         let inner = inner.clone();
         let claim = Some(claim);
-        Self { inner, resource, id, attributes, claim, sent: Sent::default(), is_in_doubt: false }
+        Self { inner, resource, id, terms, claim, sent: Sent::default(), is_in_doubt: false }
     }
 
     pub fn ask(&self, session: SessionId) -> AcquireRequest {
         let resource = self.resource.clone();
         let holder = self.inner.holder.clone();
         let request = self.id.clone();
-        let attributes = self.attributes.clone();
-        AcquireRequest { resource, holder, session, request, attributes }
+        let LeaseTerms { attributes, slots } = self.terms.clone();
+        AcquireRequest { resource, holder, session, request, attributes, slots }
     }
 
     pub async fn attempt(&mut self, session: SessionId) -> Attempt {
@@ -110,13 +131,13 @@ impl Request {
     /// Makes a guard of what was granted; none if the session is no longer the present one.
     pub fn take_up(&mut self, session: SessionId, granted: GrantedLease) -> Option<Guard> {
         self.is_in_doubt = true;
-        let holding = self.inner.hold(session, granted, self.attributes.clone())?;
+        let holding = self.inner.hold(session, granted, self.terms.attributes.clone())?;
         Some(Guard::new(holding, self.claim.take()?))
     }
 
     /// Another request in its place: this one got what it could get.
     pub fn renew(&mut self) {
-        let next = Self::new(&self.inner, self.resource.clone(), self.attributes.clone());
+        let next = Self::new(&self.inner, self.resource.clone(), self.terms.clone());
         drop(std::mem::replace(self, next));
     }
 
@@ -147,10 +168,10 @@ pub(super) fn check(inner: &Inner, resource: &ResourceName) -> Result<(), Acquir
 pub(super) async fn now(
     inner: &Arc<Inner>,
     resource: ResourceName,
-    attributes: Attributes,
+    terms: LeaseTerms,
 ) -> Result<Guard, AcquireError> {
     check(inner, &resource)?;
-    let mut request = Request::new(inner, resource.clone(), attributes);
+    let mut request = Request::new(inner, resource.clone(), terms);
     for failures in 1.. {
         let session = inner.ready().await.map_err(AcquireError::SessionOver)?;
         let error = match request.attempt(session).await {
@@ -174,7 +195,7 @@ pub(super) async fn now(
 /// Acquires, with growing pauses between attempts, until it is granted or known that it never will be.
 pub(super) async fn until_granted(inner: &Arc<Inner>, resource: ResourceName) -> Result<Guard, AcquireError> {
     check(inner, &resource)?;
-    let mut request = Request::new(inner, resource.clone(), Attributes::new());
+    let mut request = Request::new(inner, resource.clone(), LeaseTerms::default());
     for failures in 1.. {
         let session = inner.ready().await.map_err(AcquireError::SessionOver)?;
         let wait = match request.attempt(session).await {

@@ -77,6 +77,12 @@ impl Guard {
         self.holding.held().lease
     }
 
+    /// Which of the slots of a shared resource it is on, from 1 on; none for an exclusive lease. A gate tells the slots
+    /// apart by it.
+    pub fn slot(&self) -> Option<u32> {
+        self.holding.held().slot
+    }
+
     /// The fencing token: larger at each change of owner. Under [`Policy::Grace`](crate::renewer::Policy::Grace) a
     /// reclaimed lease has another one: read it for each piece of work.
     pub fn token(&self) -> Token {

@@ -8,12 +8,12 @@ use solehold_core::key::SessionId;
 use tokio::task::JoinSet;
 
 use super::{
-    acquire::{self, AcquireError, Attempt, Request},
+    acquire::{self, AcquireError, Attempt, LeaseTerms, Request},
     guard::Guard,
     inner::Inner,
 };
 use crate::authority::{
-    Attributes, AuthorityError, Completion, GrantedLease, Operation, RefusalReason, Reply, ResourceName,
+    AuthorityError, Completion, GrantedLease, Operation, RefusalReason, Reply, ResourceName,
 };
 
 /// A wait that the authority should have ended by now is ended here.
@@ -26,14 +26,40 @@ pub(super) const POLL_EVERY: Duration = Duration::from_secs(1);
 pub(crate) async fn wait_in_line(
     inner: &Arc<Inner>,
     resource: ResourceName,
+    terms: LeaseTerms,
     timeout: Duration,
     poll_every: Duration,
 ) -> Result<Guard, AcquireError> {
     acquire::check(inner, &resource)?;
     let until = inner.clock().now().plus(timeout);
-    let request = Request::new(inner, resource, Attributes::new());
+    let request = Request::new(inner, resource, terms);
     let mut wait = LineWait { request, until, poll_every, holder: None };
     wait.run().await
+}
+
+/// Waits for several resources, all or none, for at most `timeout` in all. They are acquired in the order of their names,
+/// so that no two who do so wait for each other. What was acquired is released again if one is not. The guards come in
+/// the order in which they were asked for.
+pub(crate) async fn wait_for_all(
+    inner: &Arc<Inner>,
+    resources: Vec<ResourceName>,
+    timeout: Duration,
+    poll_every: Duration,
+) -> Result<Vec<Guard>, AcquireError> {
+    let until = inner.clock().now().plus(timeout);
+    let mut in_order: Vec<_> = resources.into_iter().enumerate().collect();
+    in_order.sort_by(|(_, one), (_, other)| (&one.kind, &one.key).cmp(&(&other.kind, &other.key)));
+    if let Some(pair) = in_order.windows(2).find(|pair| pair[0].1 == pair[1].1) {
+        return Err(AcquireError::Twice(pair[0].1.clone()));
+    }
+    let mut guards = Vec::new();
+    for (place, resource) in in_order {
+        let left = until.since(inner.clock().now());
+        let guard = wait_in_line(inner, resource, LeaseTerms::default(), left, poll_every).await?;
+        guards.push((place, guard));
+    }
+    guards.sort_by_key(|(place, _)| *place);
+    Ok(guards.into_iter().map(|(_, guard)| guard).collect())
 }
 
 struct LineWait {

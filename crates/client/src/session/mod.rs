@@ -33,8 +33,11 @@ pub use self::{
     guard::{Guard, GuardError},
     inner::Contact,
 };
-pub(crate) use self::{inner::Inner, line::wait_in_line};
-use self::{inner::Phase, line::POLL_EVERY};
+pub(crate) use self::{acquire::LeaseTerms, inner::Inner, line::wait_in_line};
+use self::{
+    inner::Phase,
+    line::{POLL_EVERY, wait_for_all},
+};
 use crate::{
     authority::{Attributes, Authority, HeldLease, Metrics, ResourceName, checked},
     renewer::Lost,
@@ -143,7 +146,7 @@ impl ClientSession {
         timeout: Duration,
     ) -> Result<Guard, AcquireError> {
         let resource = ResourceName::new(kind, key)?;
-        wait_in_line(&self.inner, resource, timeout, POLL_EVERY).await
+        wait_in_line(&self.inner, resource, LeaseTerms::default(), timeout, POLL_EVERY).await
     }
 
     /// Acquires if the resource is free now.
@@ -159,7 +162,51 @@ impl ClientSession {
         attributes: Attributes,
     ) -> Result<Guard, AcquireError> {
         let resource = ResourceName::new(kind, key)?;
-        acquire::now(&self.inner, resource, attributes).await
+        acquire::now(&self.inner, resource, LeaseTerms::with(attributes)).await
+    }
+
+    /// Shares a resource with others: one of `slots` slots, each with a token of its own. Waits in line for at most
+    /// `timeout`; with none, it is acquired if it can be had now.
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new().expect("a runtime").block_on(async {
+    /// use std::{sync::Arc, time::Duration};
+    /// use solehold_client::{ClientSession, Embedded, SessionConfig};
+    ///
+    /// let authority = Arc::new(Embedded::open("memory:").await?);
+    /// let session = ClientSession::open(authority, SessionConfig::new("worker-1")).await?;
+    /// let first = session.acquire_shared("pool", "gpu", 2, None).await?;
+    /// let second = session.acquire_shared("pool", "gpu", 2, Some(Duration::from_secs(5))).await?;
+    /// assert_eq!((first.slot(), second.slot()), (Some(1), Some(2)));
+    /// assert!(session.acquire_shared("pool", "gpu", 2, None).await.is_err(), "both slots are taken");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # }).expect("it runs");
+    /// ```
+    pub async fn acquire_shared(
+        &self,
+        kind: &str,
+        key: &str,
+        slots: u32,
+        timeout: Option<Duration>,
+    ) -> Result<Guard, AcquireError> {
+        let resource = ResourceName::new(kind, key)?;
+        let terms = LeaseTerms::shared(slots);
+        match timeout {
+            Some(timeout) => wait_in_line(&self.inner, resource, terms, timeout, POLL_EVERY).await,
+            None => acquire::now(&self.inner, resource, terms).await,
+        }
+    }
+
+    /// Acquires several resources, all or none, waiting in line for at most `timeout` in all. They are acquired in the
+    /// order of their names, so that two who want the same ones never wait for each other. The guards come in the order
+    /// in which they were asked for.
+    pub async fn acquire_all<'r>(
+        &self,
+        resources: impl IntoIterator<Item = (&'r str, &'r str)>,
+        timeout: Duration,
+    ) -> Result<Vec<Guard>, AcquireError> {
+        let named = resources.into_iter().map(|(kind, key)| ResourceName::new(kind, key));
+        wait_for_all(&self.inner, named.collect::<Result<_, _>>()?, timeout, POLL_EVERY).await
     }
 
     /// Takes a resource over from its present holder, which is told at once: there is no moment in which nobody holds

@@ -117,7 +117,7 @@ async fn win_back(inner: &Arc<Inner>, session: SessionId, holdings: &[Arc<Holdin
         let holder = inner.holder.clone();
         let request = asked.request.clone();
         let attributes = asked.holding.attributes.clone();
-        Operation::Acquire(AcquireRequest { resource, holder, session, request, attributes })
+        Operation::Acquire(AcquireRequest { resource, holder, session, request, attributes, slots: None })
     };
     let won = inner.authority.submit(asked.iter().map(ask).collect()).await;
     let mut judged = JoinSet::new();
@@ -168,6 +168,10 @@ fn no_successor(holding: &Holding, told: Reply<Completion>) -> Result<(), Lost> 
         Ok(Ok(_)) => return Err(Lost::Ended),
         Err(error) => return Err(failed(&error)),
     };
+    // Its slot may have gone to another and come back: what others share proves nothing about it.
+    if holding.held().slot.is_some() {
+        return Err(Lost::Refused(refusal));
+    }
     let is_ours = refusal.code == ErrorCode::Lost && refusal.token == Some(holding.token());
     if is_ours && refusal.holder.is_none() { Ok(()) } else { Err(Lost::Refused(refusal)) }
 }

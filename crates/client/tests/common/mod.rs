@@ -115,7 +115,7 @@ impl Behind {
     /// How many stand in line for a resource; none if the store did not say.
     pub async fn queued(&self, kind: &str, key: &str) -> Option<u32> {
         let name = |text: &str| Name::new(text).expect("a name");
-        let key = ResourceKey { tenant: name("default"), kind: name(kind), key: name(key) };
+        let key = ResourceKey::new(name("default"), name(kind), name(key));
         let loaded = self.engine.resource(&key).await.ok()?;
         Some(loaded.state.resource(&key).map_or(0, |resource| resource.queued))
     }

@@ -188,7 +188,7 @@ impl World {
 
     pub fn key(&self, kind: &str, key: &str) -> ResourceKey {
         let name = |text: &str| Name::new(text).expect("a name");
-        ResourceKey { tenant: name("default"), kind: name(kind), key: name(key) }
+        ResourceKey::new(name("default"), name(kind), name(key))
     }
 
     /// Who holds it by the newest store's word.

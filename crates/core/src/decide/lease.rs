@@ -1,9 +1,10 @@
 //! Decisions about leases: acquire, renew, release, revoke, hand over, write state, expire.
 
-use super::{Draft, Stop};
+use super::{Draft, Stop, decide};
 use crate::{
-    apply::to_lease,
-    command::{Acquire, AskedTenure, Claim, StateWrite, Target, Undeclared},
+    apply::{apply, to_lease},
+    call::Call,
+    command::{Acquire, AskedTenure, Claim, Command, StateWrite, Target, Undeclared},
     event::{Change, Ended, What},
     key::{Document, LeaseId, Name, RequestKey, ResourceKey, SessionId},
     lease::{Lease, Resource, StateDocument, Tenure},
@@ -18,6 +19,9 @@ impl Draft<'_> {
     pub(super) fn acquire(&mut self, ask: &Acquire) -> Result<Answer, Stop> {
         if let AskedTenure::Own { ttl_ms } = ask.tenure {
             within("ttl_ms", ttl_ms, limits::TTL_MS_MIN, limits::TTL_MS_MAX)?;
+        }
+        if let Some(slots) = ask.slots {
+            within("slots", slots.into(), 1, limits::SLOTS_MAX.into())?;
         }
         self.refuse_unless_in_scope(&ask.key)?;
         if let Some(wait) = &ask.wait {
@@ -36,11 +40,12 @@ impl Draft<'_> {
         {
             return Ok(again);
         }
-        match (self.refuse_unless_free(&resource), ask.wait) {
+        match (self.refuse_unless_free(&resource, ask.slots), ask.wait) {
             (Ok(()), _) => {}
             (Err(Stop::Refused(_)), Some(wait)) => return self.wait(ask, wait, &mut resource),
             (Err(stop), _) => return Err(stop),
         }
+        self.refuse_request_of_another(ask, &resource)?;
         if let Some(before) = before.filter(|l| l.holder != ask.holder) {
             let mut ended = Ended::of(&before);
             ended.reason = Some(format!("taken over by {}", ask.holder));
@@ -51,8 +56,39 @@ impl Draft<'_> {
         let attributes = ask.attributes.clone();
         let mut lease = Lease::new(ask.lease, ask.holder.clone(), owner, tenure, attributes, self.now());
         lease.request = ask.request.clone();
+        lease.slots = ask.slots;
+        if ask.slots.is_some() {
+            let slot = self.grant_slot(&mut resource, lease, by)?;
+            return Ok(Answer::Granted(self.view(&slot, false)?));
+        }
         self.grant(&mut resource, lease, by);
         Ok(Answer::Granted(self.view(&resource, false)?))
+    }
+
+    /// Decides one acquire after the other, each on what the ones before have left, and refuses all if one is refused.
+    pub(super) fn acquire_all(&mut self, asks: &[Acquire]) -> Result<Answer, Stop> {
+        within("resources", asks.len() as u64, 1, limits::ACQUIRED_TOGETHER_MAX as u64)?;
+        let mut after = self.ledger.clone();
+        let mut moment = self.moment;
+        let mut changes = Vec::new();
+        let mut grants = Vec::new();
+        for ask in asks {
+            let ask = Acquire { wait: None, ..ask.clone() };
+            let key = ask.key.clone();
+            let call = Call::new(Command::Acquire(ask), self.by.clone());
+            let decision = decide(&after, &call, moment)?;
+            match decision.outcome {
+                Ok(Answer::Granted(grant)) => grants.push(grant),
+                Ok(other) => unreachable!("an acquire is answered with {other:?}"),
+                Err(why) => return Err(Refusal::NotAll { key, why: Box::new(why) }.into()),
+            }
+            decision.changes.iter().for_each(|change| apply(&mut after, change));
+            changes.extend(decision.changes);
+            moment = decision.moment;
+        }
+        self.changes = changes;
+        self.moment = moment;
+        Ok(Answer::GrantedAll(grants))
     }
 
     fn asked_for(&self, ask: &Acquire) -> Result<Resource, Refusal> {
@@ -84,9 +120,11 @@ impl Draft<'_> {
         let is_asked_for =
             |l: &Lease| ask.request.is_some() && l.request == ask.request && l.holder == ask.holder;
         let is_own = |l: &Lease| self.by.may_act_for(l.by.as_ref());
-        let got =
-            resource.lease.as_ref().filter(|l| l.id == ask.lease || is_asked_for(l)).filter(|l| is_own(l));
-        let Some(lease) = got else { return Ok(None) };
+        let is_got = |l: &Lease| (l.id == ask.lease || is_asked_for(l)) && is_own(l);
+        let got = self.with_lease(resource, is_got)?;
+        let Some((row, lease)) = got.as_ref().and_then(|row| Some((row, row.lease.as_ref()?))) else {
+            return Ok(None);
+        };
         if self.now() >= self.ledger.deadline_of(lease)? {
             return ask.request.as_ref().map_or(Ok(None), spent);
         }
@@ -98,7 +136,7 @@ impl Draft<'_> {
             let request = ask.request.as_ref().filter(|_| lease.tenure.session().is_some_and(is_another));
             return request.map_or(Ok(None), spent);
         }
-        Ok(Some(Answer::Granted(self.view(resource, true)?)))
+        Ok(Some(Answer::Granted(self.view(row, true)?)))
     }
 
     fn tenure(&self, ask: &Acquire) -> Result<Tenure, Stop> {
@@ -144,7 +182,7 @@ impl Draft<'_> {
         }
     }
 
-    fn refuse_unless_free(&self, resource: &Resource) -> Result<(), Stop> {
+    fn refuse_unless_free(&self, resource: &Resource, slots: Option<u32>) -> Result<(), Stop> {
         let now = self.now();
         let token = resource.last_token;
         let held_back =
@@ -160,7 +198,7 @@ impl Draft<'_> {
         }
         match resource.held_back_until.filter(|until| *until > now) {
             Some(until) => Err(held_back(until).into()),
-            None => Ok(()),
+            None => self.refuse_unless_shareable(resource, slots),
         }
     }
 
@@ -231,7 +269,7 @@ impl Draft<'_> {
         reason: Option<String>,
     ) -> Result<Answer, Stop> {
         let (resource, _) = self.target(&claim.target)?;
-        let mut resource = resource.clone();
+        let mut resource = self.claimed_row(resource, claim)?.clone();
         if fenced && names_last_grant(&resource, claim) && self.lift_hold_back(&mut resource, &reason)? {
             self.activate(&mut resource)?;
             return Ok(Answer::HoldBackLifted);
@@ -254,7 +292,7 @@ impl Draft<'_> {
     ) -> Result<LeaseId, Stop> {
         let Some(lease) = &resource.lease else { return Err(lost(resource).into()) };
         let id = lease.id;
-        let free_at = self.ledger.deadline_of(lease)?.plus_ms(resource.lock_delay_ms());
+        let free_at = self.free_at(resource)?;
         let held_back_until = Some(free_at).filter(|at| !fenced && *at > self.now());
         self.end(resource, What::Revoked, |e| {
             e.held_back_until = held_back_until;
@@ -287,24 +325,25 @@ impl Draft<'_> {
 
     pub(super) fn cancel_request(&mut self, request: &RequestKey) -> Result<Answer, Stop> {
         self.refuse_unless_in_scope(&request.resource)?;
-        let is_its = |resource: &Resource| {
-            let lease = resource.lease.as_ref();
-            lease.is_some_and(|l| l.request.as_ref() == Some(&request.request) && l.holder == request.holder)
+        let is_its = |l: &Lease| l.request.as_ref() == Some(&request.request) && l.holder == request.holder;
+        let got_it = match self.ledger.resource(&request.resource) {
+            Some(resource) => self.with_lease(resource, is_its)?,
+            None => None,
         };
-        let got_it = self.ledger.resource(&request.resource).filter(|resource| is_its(resource));
-        let Some(mut resource) = got_it.cloned() else {
+        let Some(mut resource) = got_it else {
             let Some(waiter) = self.ledger.waiter_of_request(request) else {
                 return self.cancel_unseen(request);
             };
             self.refuse_unless_own("place in line", waiter.by.as_ref())?;
             self.spend(request.clone(), waiter.by.clone(), false);
             self.leave_line(waiter)?;
+            self.serve_line(&request.resource)?;
             return Ok(Answer::Spent);
         };
         self.refuse_unless_own("lease", resource.lease.as_ref().and_then(|l| l.by.as_ref()))?;
         self.settle_wholly(&mut resource)?;
         // If it had expired, the next in line holds the resource now, perhaps by a request of the same name.
-        if is_its(&resource) {
+        if resource.lease.as_ref().is_some_and(is_its) {
             self.end(&mut resource, What::Released, |e| {
                 e.reason = Some("its request was cancelled".to_owned())
             });
@@ -340,6 +379,9 @@ impl Draft<'_> {
     }
 
     fn write(&mut self, resource: &mut Resource, write: &StateWrite) -> Result<StateDocument, Stop> {
+        if resource.key.is_slot() {
+            return Err(Refusal::SharedState.into());
+        }
         let token = resource.last_token;
         if let Some(stored) =
             resource.state.as_ref().filter(|s| s.token == token && s.sequence >= write.sequence)
@@ -364,6 +406,7 @@ impl Draft<'_> {
     /// The resource whose live lease is claimed, with proof (rule 6).
     fn claimed(&self, claim: &Claim) -> Result<&Resource, Stop> {
         let (resource, by_id) = self.target(&claim.target)?;
+        let resource = self.claimed_row(resource, claim)?;
         if by_id.is_none() && claim.token.is_none() && claim.session.is_none() && claim.holder.is_none() {
             return Err(Refusal::NoProof.into());
         }

@@ -19,6 +19,7 @@ mod hand_over;
 mod lease;
 mod registry;
 mod session;
+mod sharing;
 mod waiting;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -58,6 +59,7 @@ pub fn decide(ledger: &Ledger, call: &Call, moment: Moment) -> Result<Decision, 
         moment,
         changes: Vec::new(),
         left: BTreeSet::new(),
+        rows: BTreeMap::new(),
         lease_counts: BTreeMap::new(),
     };
     let outcome = match draft.dispatch(&call.command) {
@@ -135,6 +137,8 @@ struct Draft<'a> {
     changes: Vec<Change>,
     /// Places in line that this decision has cleared.
     left: BTreeSet<PlaceKey>,
+    /// Resources that are waited for or shared, and their slots, as this decision has left them; none for a free slot.
+    rows: BTreeMap<ResourceKey, Option<Resource>>,
     /// By how much this decision has changed the number of leases on each session.
     lease_counts: BTreeMap<SessionId, i32>,
 }
@@ -143,6 +147,7 @@ impl Draft<'_> {
     fn dispatch(&mut self, command: &Command) -> Result<Answer, Stop> {
         match command {
             Command::Acquire(acquire) => self.acquire(acquire),
+            Command::AcquireAll(all) => self.acquire_all(all),
             Command::Renew { claim, ttl_ms, stats } => self.renew(claim, *ttl_ms, stats.as_ref()),
             Command::Release { claim, state } => self.release(claim, state.as_ref()),
             Command::Revoke { claim, fenced, reason } => self.revoke(claim, *fenced, reason.clone()),
@@ -191,6 +196,7 @@ impl Draft<'_> {
             *self.lease_counts.entry(id).or_default() += change;
         }
         self.changes.push(Change::Event(event));
+        self.remember(resource);
     }
 
     /// Grants what `by` has asked for: the token is the revision of the event (rule 5).
@@ -226,7 +232,7 @@ impl Draft<'_> {
         let mut ended = Ended::of(&lease);
         shape(&mut ended);
         if let Some(request) = lease.request {
-            let request = RequestKey { resource: resource.key.clone(), holder: lease.holder, request };
+            let request = RequestKey { resource: resource.key.whole(), holder: lease.holder, request };
             self.spend(request, lease.by, false);
         }
         self.emit(resource, how(ended));
@@ -242,6 +248,9 @@ impl Draft<'_> {
     /// Brings a resource up to date with the time: a pending lease lapses, a lease expires, and the next holder is
     /// granted the resource. Reads and acquires judge by time, never by whether the sweeper ran (rule 11).
     fn settle(&mut self, resource: &mut Resource) -> Result<(), Stop> {
+        if resource.key.is_slot() {
+            return if self.settle_slot(resource)? { self.activate(resource) } else { Ok(()) };
+        }
         let now = self.now();
         let free_at = self.free_at(resource)?;
         // If its turn came before its deadline it is granted, however late that is noticed.
@@ -262,7 +271,7 @@ impl Draft<'_> {
     /// When a resource becomes free by time alone.
     fn free_at(&self, resource: &Resource) -> Result<StoreTime, Stop> {
         Ok(match &resource.lease {
-            Some(lease) => self.ledger.deadline_of(lease)?.plus_ms(resource.lock_delay_ms()),
+            Some(lease) => self.ledger.deadline_of(lease)?.plus_ms(self.lock_delay_ms(resource)?),
             None => resource.held_back_until.unwrap_or_default(),
         })
     }
@@ -286,8 +295,13 @@ impl Draft<'_> {
         self.end(resource, What::Expired, |e| e.held_back_until = Some(free_at).filter(|at| *at > now));
     }
 
-    /// Grants a free resource to the lease that is pending (rule 16), or else to the first in line (rule 15).
+    /// Grants a free resource to the lease that is pending (rule 16), or else to the first in line (rule 15). What a slot
+    /// has become free for is decided by the line of its resource (rule 29).
     fn activate(&mut self, resource: &mut Resource) -> Result<(), Stop> {
+        if resource.key.is_slot() {
+            return self.activate(&mut self.whole(&resource.key)?);
+        }
+        self.settle_slots(resource)?;
         let now = self.now();
         if resource.lease.is_some() || resource.held_back_until.is_some_and(|until| until > now) {
             return Ok(());

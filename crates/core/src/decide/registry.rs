@@ -5,7 +5,7 @@ use crate::{
     command::Over,
     event::{Change, Ended, What},
     key::{Document, Name, ResourceKey},
-    lease::{Declaration, Resource},
+    lease::{Declaration, Lease, Resource},
     limits,
     outcome::{Answer, Refusal, within},
     record::Record,
@@ -46,23 +46,46 @@ impl Draft<'_> {
             return self.delete_undeclared(resource, fenced, &reason);
         }
         self.settle_wholly(&mut resource)?;
-        if let Some(lease) = &resource.lease {
-            if !force {
-                return Err(Refusal::InUse { holder: lease.holder.clone(), token: lease.token }.into());
+        // What may be refused comes before anything is changed.
+        let slots = self.slots(key)?;
+        for row in slots.values().chain([&resource]) {
+            match &row.lease {
+                Some(Lease { holder, token, .. }) if !force => {
+                    return Err(Refusal::InUse { holder: holder.clone(), token: *token }.into());
+                }
+                Some(lease) => self.refuse_unless_own("lease", lease.by.as_ref())?,
+                None if fenced && self.free_at(row)? > self.now() => {
+                    self.refuse_unless_own("hold-back", row.held_back_by.as_ref())?
+                }
+                None => {}
             }
-            self.refuse_unless_own("lease", lease.by.as_ref())?;
-            self.end_by_force(&mut resource, fenced, reason.clone())?;
         }
-        // This may be refused, so it comes before anything else is changed.
-        if fenced {
-            self.lift_hold_back(&mut resource, &reason)?;
+        for mut slot in slots.into_values() {
+            self.end_for_deletion(&mut slot, fenced, &reason)?;
         }
+        self.end_for_deletion(&mut resource, fenced, &reason)?;
+        resource.taken = self.slots(key)?.len() as u32;
         if let Some(pending) = resource.pending.clone() {
             self.emit(&mut resource, What::Expired(Ended::of_pending(&pending, "its resource was deleted")));
         }
         self.emit(&mut resource, What::Deleted);
         self.activate(&mut resource)?;
         Ok(Answer::Removed)
+    }
+
+    /// Ends a lease by force, or lifts a hold-back.
+    fn end_for_deletion(
+        &mut self,
+        row: &mut Resource,
+        fenced: bool,
+        reason: &Option<String>,
+    ) -> Result<(), Stop> {
+        if row.lease.is_some() {
+            self.end_by_force(row, fenced, reason.clone())?;
+        } else if fenced {
+            self.lift_hold_back(row, reason)?;
+        }
+        Ok(())
     }
 
     /// An undeclared, free resource may have a hold-back, which is all that can be deleted of it.

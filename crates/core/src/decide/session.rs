@@ -184,7 +184,7 @@ impl Draft<'_> {
         let keys: Vec<_> = self.ledger.attached_to(id).cloned().collect();
         let mut ended = 0;
         for key in &keys {
-            let Some(mut resource) = self.ledger.resource(key).cloned() else { continue };
+            let Some(mut resource) = self.row(key).cloned() else { continue };
             if let Some(pending) = resource.pending.clone().filter(|p| p.session == id) {
                 let ended = Ended::of_pending(&pending, "its session was closed");
                 self.emit(&mut resource, What::Expired(ended));

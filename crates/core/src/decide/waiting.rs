@@ -49,12 +49,7 @@ impl<'a> Draft<'a> {
         wait: Wait,
         resource: &mut Resource,
     ) -> Result<Answer, Stop> {
-        // By another key: the end of that lease spends the request, so a place in line must not be granted by it.
-        let is_same =
-            |l: &&Lease| ask.request.is_some() && l.request == ask.request && l.holder == ask.holder;
-        if let Some(lease) = resource.lease.as_ref().filter(is_same) {
-            self.refuse_unless_own("lease", lease.by.as_ref())?;
-        }
+        self.refuse_request_of_another(ask, resource)?;
         let stood = self.stands(ask).cloned();
         if let Some(waiter) = &stood {
             self.refuse_unless_own("place in line", waiter.by.as_ref())?;
@@ -86,6 +81,7 @@ impl<'a> Draft<'a> {
             request: ask.request.clone(),
             attributes: ask.attributes.clone(),
             undeclared: ask.undeclared,
+            slots: ask.slots,
             room: wait.room,
             since,
             deadline,
@@ -131,7 +127,7 @@ impl<'a> Draft<'a> {
     }
 
     /// How many are in line, without those that this decision has dropped.
-    fn queued(&self, key: &ResourceKey) -> u32 {
+    pub(super) fn queued(&self, key: &ResourceKey) -> u32 {
         let queued = self.ledger.resource(key).map_or(0, |r| r.queued);
         if self.left.is_empty() {
             return queued;
@@ -146,16 +142,18 @@ impl<'a> Draft<'a> {
         let mut resource = self.ledger.resource(key).ok_or(Refusal::NoLease(lease))?.clone();
         self.settle(&mut resource)?;
         let is_live = |deadline: StoreTime| self.now() < deadline;
-        if let Some(held) = resource.lease.as_ref().filter(|l| l.id == lease)
+        if let Some(row) = self.with_id(&resource, lease)?
+            && let Some(held) = &row.lease
             && is_live(self.ledger.deadline_of(held)?)
         {
             self.refuse_unless_own("lease", held.by.as_ref())?;
-            return Ok(Answer::Granted(self.view(&resource, true)?));
+            return Ok(Answer::Granted(self.view(&row, true)?));
         }
         let waiter = self.ledger.waiter_of_lease(lease).filter(|w| w.key == *key);
         let waiter = waiter.filter(|w| !self.left.contains(&w.place())).ok_or(Refusal::NoLease(lease))?;
         self.refuse_unless_own("place in line", waiter.by.as_ref())?;
         self.leave_line(waiter)?;
+        self.serve_line(key)?;
         Ok(Answer::Left)
     }
 
@@ -173,15 +171,18 @@ impl<'a> Draft<'a> {
         Ok(())
     }
 
-    /// Clears the loaded places in line that are attached to a session, and returns how many.
+    /// Clears the loaded places in line that are attached to a session, and returns how many. Those behind them may get
+    /// what they stood in the way of, once all of them are gone.
     pub(super) fn leave_lines(&mut self, id: SessionId) -> Result<usize, Stop> {
         let ledger = self.ledger;
-        let mut left = 0;
-        for waiter in ledger.waiters_on(id).filter(|w| ledger.resource(&w.key).is_some()) {
+        let its: Vec<_> = ledger.waiters_on(id).filter(|w| ledger.resource(&w.key).is_some()).collect();
+        for waiter in &its {
             self.leave_line(waiter)?;
-            left += 1;
         }
-        Ok(left)
+        for waiter in &its {
+            self.serve_line(&waiter.key)?;
+        }
+        Ok(its.len())
     }
 
     /// Clears all places in line that are attached to a session.
@@ -191,13 +192,17 @@ impl<'a> Draft<'a> {
         if left < waiting as usize { Err(FoundLate::WaitersOn(id).into()) } else { Ok(()) }
     }
 
-    /// Grants a free resource to the first in line who can take it; dead waiters ahead are dropped.
+    /// Grants a free resource to the first in line who can take it; dead waiters ahead are dropped. Of those who share it
+    /// each gets a slot, as long as there are any.
     pub(super) fn grant_first_in_line(&mut self, resource: &mut Resource) -> Result<(), Stop> {
         while let Some(waiter) = self.first_in_line(&resource.key)? {
             if !self.can_take(waiter, resource)? {
                 self.leave_line(waiter)?;
                 resource.queued = self.queued(&resource.key);
                 continue;
+            }
+            if !self.has_room(resource, waiter.slots)? {
+                return Ok(());
             }
             let now = self.now();
             let (tenure, ttl_ms) = match waiter.tenure {
@@ -213,11 +218,18 @@ impl<'a> Draft<'a> {
             let mut lease = Lease::new(waiter.lease, waiter.holder.clone(), owner, tenure, attributes, now);
             lease.confirm_by = Some(now.plus_ms(limits::CONFIRM_MS.min(ttl_ms)));
             lease.request = waiter.request.clone();
+            lease.slots = waiter.slots;
             // The grant comes first: a row that has neither lease nor line would be forgotten in between.
-            self.grant(resource, lease, waiter.by.clone());
+            let by = waiter.by.clone();
+            match waiter.slots {
+                Some(_) => drop(self.grant_slot(resource, lease, by)?),
+                None => self.grant(resource, lease, by),
+            }
             self.leave_line(waiter)?;
             resource.queued = self.queued(&resource.key);
-            return Ok(());
+            if waiter.slots.is_none() {
+                return Ok(());
+            }
         }
         Ok(())
     }

@@ -55,7 +55,7 @@ struct Entry {
 /// use solehold_core::{fence::*, key::{Name, ResourceKey}, time::*};
 ///
 /// let name = |text: &str| Name::new(text).expect("a short name");
-/// let job = ResourceKey { tenant: name("default"), kind: name("job"), key: name("nightly") };
+/// let job = ResourceKey::new(name("default"), name("job"), name("nightly"));
 /// let mut fence = Fence::new(Rules::default());
 /// let now = Tick(0);
 /// assert_eq!(fence.judge(&job, Token(7), None, now), Some(Verdict::Undecidable(Doubt::Unknown)));

@@ -17,6 +17,9 @@ pub enum FoundLate {
     /// More of the line for a resource, from its head.
     #[error("waiters for {0} were found late")]
     Line(ResourceKey),
+    /// A resource with all of its slots (rule 29).
+    #[error("slots of {0} were found late")]
+    Slots(ResourceKey),
     /// All waiters that are attached to a session, and their resources.
     #[error("waiters on session {0} were found late")]
     WaitersOn(SessionId),

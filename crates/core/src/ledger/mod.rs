@@ -164,6 +164,22 @@ impl Ledger {
         self.resources.values()
     }
 
+    /// The slots of a resource that are taken, in order. All of them must be loaded: the resource counts them.
+    pub fn slots_of<'a>(&'a self, key: &ResourceKey) -> Result<Vec<&'a Resource>, FoundLate> {
+        let taken = self.resource(key).map_or(0, |resource| resource.taken);
+        if taken == 0 {
+            return Ok(Vec::new());
+        }
+        let of = |rows: &'a Self| {
+            let range = key.of_slot(1)..=key.of_slot(u32::MAX);
+            rows.resources.range::<ResourceKey, _>(range).map(|(_, slot)| slot)
+        };
+        let beneath = self.base.as_deref().into_iter().flat_map(of);
+        let unchanged = beneath.filter(|slot| self.is_as_beneath(&slot.key));
+        let slots: Vec<_> = merged(of(self), unchanged, |slot| slot.key.slot).collect();
+        if slots.len() == taken as usize { Ok(slots) } else { Err(FoundLate::Slots(key.clone())) }
+    }
+
     /// Resources from `from` on, by key.
     pub fn resources_from(&self, from: &ResourceKey) -> impl Iterator<Item = &Resource> {
         self.resources.range::<ResourceKey, _>(from..).map(|(_, r)| r)
@@ -323,7 +339,7 @@ mod tests {
     /// As a store reads it: each name is a string of its own.
     fn held(key: &str) -> Resource {
         let name = |text: &str| Name::new(text).expect("a name");
-        let key = ResourceKey { tenant: name("acme"), kind: name("job"), key: name(key) };
+        let key = ResourceKey::new(name("acme"), name("job"), name(key));
         let lease = Lease {
             id: LeaseId::new(&key, uuid::Uuid::nil()),
             token: Token(1),
@@ -334,6 +350,7 @@ mod tests {
             renewed_at: None,
             confirm_by: None,
             request: None,
+            slots: None,
             attributes: Document::default(),
             stats: Document::default(),
         };

@@ -45,7 +45,7 @@ pub fn document(text: &str) -> Document {
 }
 
 pub fn key_of(tenant: &str, key: &str) -> ResourceKey {
-    ResourceKey { tenant: name(tenant), kind: name("scene"), key: name(key) }
+    ResourceKey::new(name(tenant), name("scene"), name(key))
 }
 
 pub fn key(key: &str) -> ResourceKey {
@@ -130,6 +130,7 @@ fn words(outcome: &Outcome) -> String {
                 g.lease.ttl_left_ms()
             )
         }
+        Ok(Answer::GrantedAll(grants)) => format!("granted all {}", grants.len()),
         Ok(Answer::Renewed(g)) => {
             format!("renewed {:?} for {} ms", g.lease.lease.token, g.lease.ttl_left_ms())
         }
@@ -229,6 +230,7 @@ impl World {
             attributes: Document::default(),
             undeclared: Undeclared::Allow,
             wait: None,
+            slots: None,
             holds_at_most: None,
         }
     }

@@ -88,7 +88,7 @@ enum Step {
 
 fn scene(key: &str) -> ResourceKey {
     let name = |text: &str| Name::new(text).expect("a name");
-    ResourceKey { tenant: name("default"), kind: name("scene"), key: name(key) }
+    ResourceKey::new(name("default"), name("scene"), name(key))
 }
 
 fn mark((token, session): Granted) -> Mark {

@@ -15,7 +15,7 @@ const TTL: u64 = 10;
 
 pub fn key(resource: usize) -> ResourceKey {
     let name = |text: &str| Name::new(text).expect("a name");
-    ResourceKey { tenant: name("t"), kind: name("scene"), key: name(&resource.to_string()) }
+    ResourceKey::new(name("t"), name("scene"), name(&resource.to_string()))
 }
 
 pub fn session(number: u64) -> SessionId {

@@ -25,7 +25,7 @@ pub fn deployed(called: &str, capacity: u32, group: &str, version: &str) -> Runn
 }
 
 pub fn key(key: &str) -> ResourceKey {
-    ResourceKey { tenant: name("acme"), kind: name("job"), key: name(key) }
+    ResourceKey::new(name("acme"), name("job"), name(key))
 }
 
 pub fn resource(number: usize) -> PlacementResource {

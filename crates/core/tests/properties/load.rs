@@ -50,6 +50,12 @@ impl Loaded {
         loaded.resources.extend(footprint.resources.iter().cloned());
         loaded.resources.extend(footprint.holdings.iter().flat_map(|key| full.held_by(key)).cloned());
         loaded.resources.extend(footprint.leases.iter().filter_map(|id| full.resource_of(*id).cloned()));
+        let whole: BTreeSet<ResourceKey> = loaded.resources.iter().map(ResourceKey::whole).collect();
+        for key in whole {
+            let slots = full.slots_of(&key).expect("the whole state is here");
+            loaded.resources.extend(slots.iter().map(|slot| slot.key.clone()));
+            loaded.resources.insert(key);
+        }
         for resource in loaded.resources.iter().filter_map(|key| full.resource(key)) {
             loaded.sessions.extend(resource.sessions());
             let head = full.waiters_for(&resource.key).take(depth);
@@ -117,7 +123,9 @@ impl Loaded {
             assert!(self.sessions.contains(id) || full.session(*id).is_none(), "session {id} was not loaded");
         }
         for key in &dirty.resources {
-            assert!(self.resources.contains(key), "resource {key} was not loaded");
+            let is_new = key.is_slot() && full.resource(key).is_none();
+            let loaded = if is_new { &key.whole() } else { key };
+            assert!(self.resources.contains(loaded), "resource {key} was not loaded");
         }
         for key in &dirty.holders {
             assert!(self.holders.contains(key), "holder {key:?} was not loaded");

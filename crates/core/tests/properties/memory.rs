@@ -107,7 +107,8 @@ impl Memory {
 
     fn claim(&self, world: &World, claiming: &Claiming) -> Claim {
         let key = resource(claiming.what);
-        let held = world.state.resource(&key).and_then(|r| r.lease.as_ref());
+        let slots = world.state.slots_of(&key).expect("the whole state is here");
+        let held = world.state.resource(&key).into_iter().chain(slots).find_map(|r| r.lease.as_ref());
         let unknown = LeaseId(Uuid::from_u128(u128::MAX));
         let by_id = |tenant, id| Target::Lease { tenant, id };
         let id = held.map_or(unknown, |l| l.id);
@@ -154,21 +155,31 @@ impl Memory {
     /// The command that an ask stands for now.
     pub fn command(&self, world: &mut World, ask: &Ask) -> Command {
         match ask {
-            Ask::Acquire { what, who, keep, request: asked, strict, wait } => Command::Acquire(Acquire {
-                key: resource(*what),
-                lease: LeaseId(world.fresh()),
-                holder: holder(*who).name,
-                tenure: match keep {
-                    Keep::Own(ttl_ms) => AskedTenure::Own { ttl_ms: *ttl_ms },
-                    Keep::Session(who) => AskedTenure::Session(self.session(who)),
-                    Keep::Present => AskedTenure::Session(self.session(&Who::LastOf(*who))),
-                },
-                request: asked.map(request),
-                attributes: Document::default(),
-                undeclared: if *strict { Undeclared::Refuse } else { Undeclared::Allow },
-                wait: wait.map(|(wait_ms, room)| Wait { room: self.session(&Who::Room(room)), wait_ms }),
-                holds_at_most: strict.then_some(1),
-            }),
+            Ask::Acquire { what, who, keep, request: asked, strict, wait, slots } => {
+                Command::Acquire(Acquire {
+                    key: resource(*what),
+                    lease: LeaseId(world.fresh()),
+                    holder: holder(*who).name,
+                    tenure: match keep {
+                        Keep::Own(ttl_ms) => AskedTenure::Own { ttl_ms: *ttl_ms },
+                        Keep::Session(who) => AskedTenure::Session(self.session(who)),
+                        Keep::Present => AskedTenure::Session(self.session(&Who::LastOf(*who))),
+                    },
+                    request: asked.map(request),
+                    attributes: Document::default(),
+                    undeclared: if *strict { Undeclared::Refuse } else { Undeclared::Allow },
+                    wait: wait.map(|(wait_ms, room)| Wait { room: self.session(&Who::Room(room)), wait_ms }),
+                    slots: *slots,
+                    holds_at_most: strict.then_some(1),
+                })
+            }
+            Ask::All(asks) => {
+                let acquires = asks.iter().map(|ask| match self.command(world, ask) {
+                    Command::Acquire(ask) => ask,
+                    other => unreachable!("{other:?} is not an acquire"),
+                });
+                Command::AcquireAll(acquires.collect())
+            }
             Ask::Leave { nth } => {
                 let unknown = (resource(0), LeaseId(Uuid::from_u128(u128::MAX)));
                 let (key, lease) = nth_last(&self.waited, *nth).unwrap_or(unknown);
@@ -199,7 +210,7 @@ impl Memory {
                 planned: *planned,
                 ..HandOver::new(resource(*what), LeaseId(world.fresh()), self.session(to), *within_ms)
             }),
-            Ask::Expire { what } => Command::Expire { key: resource(*what) },
+            Ask::Expire { what, slot } => Command::Expire { key: resource(*what).of_slot(*slot) },
             Ask::Declare { what, lock_delay_ms, only_new } => Command::Declare {
                 key: resource(*what),
                 declaration: Declaration { lock_delay_ms: *lock_delay_ms, ..Declaration::default() },

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use solehold_core::{
-    command::{Acquire, AskedTenure, Command, OpenSession, Target},
+    command::{AskedTenure, Command, OpenSession, Target},
     event::{Change, Ended, Event, What},
     key::{HolderKey, LeaseId, Name, ResourceKey, SessionId},
     lease::Lease,
@@ -13,6 +13,8 @@ use solehold_core::{
     time::{StoreTime, Token},
     waiter::{PlaceKey, Waiter},
 };
+
+use crate::step::acquires;
 
 /// How a hold came to its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,6 +74,8 @@ pub struct Hold {
     pub lease: LeaseId,
     pub token: Token,
     pub holder: Name,
+    /// Of how many slots it is, if it is shared.
+    pub slots: Option<u32>,
     pub tenure: Tenure,
     /// It was waited for, and ends then unless it is confirmed.
     pub confirm_by: Option<StoreTime>,
@@ -102,6 +106,12 @@ impl Promises {
     /// The hold of a resource that has not ended, if there is one.
     pub fn open_hold(&self, key: &ResourceKey) -> Option<&Hold> {
         self.holds.get(key).and_then(|holds| holds.iter().rev().find(|h| h.end.is_none()))
+    }
+
+    /// All holds of a resource, of the whole and of its slots.
+    pub fn holds_of(&self, key: &ResourceKey) -> impl Iterator<Item = (&ResourceKey, &Hold)> {
+        let of = self.holds.range(key.whole()..=key.of_slot(u32::MAX));
+        of.flat_map(|(key, holds)| holds.iter().map(move |hold| (key, hold)))
     }
 
     /// Nobody was promised anything for longer than this.
@@ -177,7 +187,8 @@ impl Promises {
     pub fn learn_event(&mut self, command: &Command, event: &Event) {
         match &event.what {
             What::Acquired(lease) => {
-                let waited = self.waiting.values().find(|w| w.lease == lease.id && w.key == event.key);
+                let waited =
+                    self.waiting.values().find(|w| w.lease == lease.id && w.key == event.key.whole());
                 let ttl_ms = waited.map(|w| match w.tenure {
                     AskedTenure::Own { ttl_ms } => ttl_ms,
                     AskedTenure::Session(id) => self.sessions[&id].ttl_ms,
@@ -188,6 +199,7 @@ impl Promises {
                     lease: lease.id,
                     token: lease.token,
                     holder: lease.holder.clone(),
+                    slots: lease.slots,
                     tenure: tenure(command, waited, lease, event.at),
                     end: None,
                 };
@@ -219,7 +231,7 @@ impl Promises {
         if ended.token.is_none() {
             return;
         }
-        let lock_delay_ms = self.lock_delays.get(&event.key).copied().unwrap_or(0);
+        let lock_delay_ms = self.lock_delays.get(&event.key.whole()).copied().unwrap_or(0);
         let until = self.open_hold(&event.key).map(|hold| self.until(hold)).expect("only what is held ends");
         let holds = self.holds.get_mut(&event.key).expect("only what is held ends");
         let hold = holds.last_mut().expect("only what is held ends");
@@ -265,12 +277,10 @@ fn tenure(command: &Command, waited: Option<&Waiter>, lease: &Lease, at: StoreTi
             AskedTenure::Session(id) => Tenure::Session(id),
         };
     }
-    match command {
-        Command::Acquire(Acquire { lease: id, tenure, .. }) if *id == lease.id => match tenure {
-            AskedTenure::Own { ttl_ms } => Tenure::Own(Promise::new(at, *ttl_ms)),
-            AskedTenure::Session(id) => Tenure::Session(*id),
-        },
-        _ => Tenure::Session(lease.tenure.session().expect("what was pending hangs on a session")),
+    match acquires(command).iter().find(|ask| ask.lease == lease.id).map(|ask| ask.tenure) {
+        Some(AskedTenure::Own { ttl_ms }) => Tenure::Own(Promise::new(at, ttl_ms)),
+        Some(AskedTenure::Session(id)) => Tenure::Session(id),
+        None => Tenure::Session(lease.tenure.session().expect("what was pending hangs on a session")),
     }
 }
 

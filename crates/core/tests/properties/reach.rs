@@ -11,7 +11,11 @@ use solehold_core::{Decision, event::EventName};
 use crate::{common::events, harness::Harness, script};
 
 /// The answers and refusals, as their `Debug` begins.
-const OUTCOMES: [&str; 46] = [
+const OUTCOMES: [&str; 50] = [
+    "Ok(GrantedAll",
+    "Err(NotAll",
+    "Err(SharedState",
+    "#1",
     "Err(OutOfScope",
     "Err(OtherKeys",
     "Ok(Waiting",

@@ -26,12 +26,12 @@ fn of_one(who: u8) -> Ask {
 }
 
 fn acquire(who: u8, what: u8, keep: Keep) -> Ask {
-    Ask::Acquire { what, who, keep, request: None, strict: false, wait: None }
+    Ask::Acquire { what, who, keep, request: None, strict: false, wait: None, slots: None }
 }
 
 fn wait_for(who: u8, what: u8, request: Option<u8>) -> Ask {
     let wait = Some((8_000, 0));
-    Ask::Acquire { what, who, keep: Keep::Own(5_000), request, strict: false, wait }
+    Ask::Acquire { what, who, keep: Keep::Own(5_000), request, strict: false, wait, slots: None }
 }
 
 fn hand_over(what: u8, to: u8) -> Ask {
@@ -73,7 +73,8 @@ fn everything_at_once((who, next): (u8, u8), (what, other): (u8, u8)) -> Vec<Act
 /// Two holders call their requests the same; the first runs out, and is cancelled before anyone has swept.
 fn one_request_of_two_holders((who, next): (u8, u8), what: u8, request: u8) -> Vec<Act> {
     let keep = Keep::Own(1_000);
-    let first = Ask::Acquire { what, who, keep, request: Some(request), strict: false, wait: None };
+    let first =
+        Ask::Acquire { what, who, keep, request: Some(request), strict: false, wait: None, slots: None };
     vec![
         Act::Batch(vec![Ask::OpenRoom { ttl_ms: 9_000 }, first]),
         Act::Batch(vec![wait_for(next, what, Some(request))]),
@@ -106,7 +107,7 @@ fn down_while_waiting((who, next): (u8, u8), what: u8, gap_ms: u64) -> Vec<Act> 
 /// one comes again.
 fn spent_among_invented_ones(who: u8, what: u8, by: u8, count: u16) -> Vec<Act> {
     let keep = Keep::Own(1_000);
-    let first = Ask::Acquire { what, who, keep, request: Some(0), strict: false, wait: None };
+    let first = Ask::Acquire { what, who, keep, request: Some(0), strict: false, wait: None, slots: None };
     vec![
         Act::Batch(vec![first.clone()]),
         Act::Batch(vec![ends(what)]),

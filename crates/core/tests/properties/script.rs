@@ -114,7 +114,11 @@ pub enum Ask {
         strict: bool,
         /// For how long, and in which room, to wait in line.
         wait: Option<(u64, u8)>,
+        /// How many may share it.
+        slots: Option<u32>,
     },
+    /// Acquires, all or none.
+    All(Vec<Ask>),
     /// Leaves a line that was joined as the nth last.
     Leave {
         nth: u8,
@@ -153,6 +157,7 @@ pub enum Ask {
     },
     Expire {
         what: u8,
+        slot: u32,
     },
     Open {
         who: u8,
@@ -344,14 +349,17 @@ fn acquire() -> BoxedStrategy<Ask> {
     ];
     let wait_ms = prop_oneof![20 => 1..8_000u64, 1 => prop_oneof![Just(0), Just(u64::MAX)]];
     let wait = option::weighted(0.6, (wait_ms, prop_oneof![9 => Just(0u8), 1 => 0..3u8]));
-    (what(), who(), keep, option::weighted(0.4, 0..3u8), proptest::bool::weighted(0.1), wait)
-        .prop_map(|(what, who, keep, request, strict, wait)| Ask::Acquire {
+    let slots = prop_oneof![20 => 1..4u32, 1 => prop_oneof![Just(0), Just(u32::MAX)]];
+    let slots = option::weighted(0.4, slots);
+    (what(), who(), keep, option::weighted(0.4, 0..3u8), proptest::bool::weighted(0.1), wait, slots)
+        .prop_map(|(what, who, keep, request, strict, wait, slots)| Ask::Acquire {
             what,
             who,
             keep,
             request,
             strict,
             wait,
+            slots,
         })
         .boxed()
 }
@@ -371,6 +379,7 @@ fn open() -> BoxedStrategy<Ask> {
 fn of_leases() -> BoxedStrategy<Ask> {
     prop_oneof![
         20 => acquire(),
+        2 => vec(acquire(), 1..4).prop_map(Ask::All),
         5 => (claim(), option::of(ttl()), any::<bool>())
             .prop_map(|(claim, ttl_ms, stats)| Ask::Renew { claim, ttl_ms, stats }),
         4 => (claim(), option::of(sequence())).prop_map(|(claim, sequence)| Ask::Release { claim, sequence }),
@@ -379,7 +388,8 @@ fn of_leases() -> BoxedStrategy<Ask> {
         3 => (claim(), sequence()).prop_map(|(claim, sequence)| Ask::Write { claim, sequence }),
         14 => (what(), session(), within(), option::of(0..3u32), any::<bool>())
             .prop_map(|(what, to, within_ms, budget, planned)| Ask::HandOver { what, to, within_ms, budget, planned }),
-        4 => what().prop_map(|what| Ask::Expire { what }),
+        4 => (what(), prop_oneof![2 => Just(0), 1 => 1..4u32])
+            .prop_map(|(what, slot)| Ask::Expire { what, slot }),
         2 => (0..4u8).prop_map(|nth| Ask::Leave { nth }),
     ]
     .boxed()

@@ -3,10 +3,11 @@
 use solehold_core::{
     Decision,
     call::Actor,
-    command::{Command, Target},
-    event::{Change, Event},
+    command::{Acquire, Command, Target},
+    event::{Change, Event, What},
     key::ResourceKey,
     ledger::Ledger,
+    outcome::Answer,
     time::{Moment, StoreTime},
 };
 
@@ -26,6 +27,15 @@ pub struct Step<'a> {
     pub promises: &'a Promises,
 }
 
+/// The acquires that a command is, if it is any.
+pub fn acquires(command: &Command) -> &[Acquire] {
+    match command {
+        Command::Acquire(ask) => std::slice::from_ref(ask),
+        Command::AcquireAll(asks) => asks,
+        _ => &[],
+    }
+}
+
 impl Step<'_> {
     pub fn now(&self) -> StoreTime {
         self.at.now
@@ -36,6 +46,21 @@ impl Step<'_> {
             Change::Event(event) => Some(event),
             _ => None,
         })
+    }
+
+    /// The row that a claim was found to be of: the resource, or one of its slots.
+    pub fn claimed(&self) -> Option<ResourceKey> {
+        match &self.decision.outcome {
+            Ok(Answer::Renewed(grant)) => Some(grant.lease.key.clone()),
+            Ok(Answer::Released(id) | Answer::Revoked { lease: id, .. }) => {
+                self.before.resource_of(*id).cloned()
+            }
+            Ok(Answer::HoldBackLifted) => {
+                let lifted = |event: &&Event| matches!(event.what, What::HoldBackLifted { .. });
+                self.events().find(lifted).map(|event| event.key.clone())
+            }
+            _ => self.resource(),
+        }
     }
 
     /// The resource that the command is about, if it is about one.

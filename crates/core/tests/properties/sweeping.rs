@@ -43,7 +43,7 @@ pub fn script() -> impl Strategy<Value = Vec<Turn>> {
 fn comparable(ask: Ask) -> Ask {
     let tokenless = |claim: Claiming| Claiming { token: Shown::Nothing, ..claim };
     match ask {
-        Ask::HandOver { what, .. } => Ask::Expire { what },
+        Ask::HandOver { what, .. } => Ask::Expire { what, slot: 0 },
         // A session of another that died is unknown once it was swept: only one's own is replaced here.
         Ask::Open { who, ttl_ms, replace, fenced, capacity } => {
             let replace = replace.map(|_| Who::LastOf(who));
@@ -51,10 +51,10 @@ fn comparable(ask: Ask) -> Ask {
         }
         // Nor does a driver try again after the sweeper came by.
         Ask::Again { nth, .. } => Ask::Again { nth, is_fresh: true },
-        Ask::Acquire { what, who, keep, strict, .. } => {
-            Ask::Acquire { what, who, keep, request: None, strict, wait: None }
+        Ask::Acquire { what, who, keep, strict, slots, .. } => {
+            Ask::Acquire { what, who, keep, request: None, strict, wait: None, slots }
         }
-        Ask::Raise { .. } => Ask::Expire { what: 0 },
+        Ask::Raise { .. } => Ask::Expire { what: 0, slot: 0 },
         Ask::Renew { claim, ttl_ms, stats } => Ask::Renew { claim: tokenless(claim), ttl_ms, stats },
         Ask::Release { claim, sequence } => Ask::Release { claim: tokenless(claim), sequence },
         Ask::Revoke { claim, fenced } => Ask::Revoke { claim: tokenless(claim), fenced },

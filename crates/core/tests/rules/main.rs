@@ -22,5 +22,6 @@ mod rule_15_waiting;
 mod rule_16_hand_over;
 mod rule_17_state;
 mod rule_26_keys;
+mod rule_29_shared;
 mod undeclared;
 mod words;

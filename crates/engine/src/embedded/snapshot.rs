@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use rusqlite::{Connection, params};
 use serde::{Deserialize, Serialize};
 use solehold_core::{
+    key::ResourceKey,
     ledger::Ledger,
     request::{Requester, SpentRequests},
     time::Revision,
@@ -17,7 +18,7 @@ use crate::{
 };
 
 /// The version that this program writes, and the newest that it reads.
-pub const SCHEMA_VERSION: u32 = 5;
+pub const SCHEMA_VERSION: u32 = 6;
 
 const SCHEMA: &str = "
 CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -110,6 +111,17 @@ CREATE VIEW requests AS SELECT row ->> '$.resource.tenant' AS tenant, row ->> '$
     spent.value ->> '$[1].until' AS until_ms FROM rows, json_each(row, '$.spent') AS spent WHERE tab = 'requests';
 ";
 
+/// Version 6: a slot of a shared resource is a row of its own (rule 29).
+const SCHEMA_6: &str = "
+DROP VIEW resources;
+CREATE VIEW resources AS SELECT row ->> '$.resource.key.tenant' AS tenant, row ->> '$.resource.key.kind' AS kind,
+    row ->> '$.resource.key.key' AS key, coalesce(row ->> '$.resource.key.slot', 0) AS slot,
+    row ->> '$.resource.lease.holder' AS holder,
+    row ->> '$.resource.lease.id' AS lease_id, row ->> '$.resource.lease.token' AS token,
+    row ->> '$.resource.last_token' AS last_token, row ->> '$.resource.state.document' AS state,
+    row FROM rows WHERE tab = 'resource';
+";
+
 /// Makes the tables of a new file, and what an older one lacks; refuses a file that a newer program made.
 pub(super) fn migrate(db: &Connection) -> Result<(), StoreError> {
     let version: i64 = db.pragma_query_value(None, "user_version", |r| r.get(0))?;
@@ -121,7 +133,7 @@ pub(super) fn migrate(db: &Connection) -> Result<(), StoreError> {
     }
     if version < SCHEMA_VERSION.into() {
         let tx = db.unchecked_transaction()?;
-        let steps = (1..).zip([SCHEMA, SCHEMA_2, SCHEMA_3, SCHEMA_4, SCHEMA_5]);
+        let steps = (1..).zip([SCHEMA, SCHEMA_2, SCHEMA_3, SCHEMA_4, SCHEMA_5, SCHEMA_6]);
         for (step, sql) in steps.skip(version.max(0) as usize) {
             if version > 0 {
                 tracing::info!(version = step, of = SCHEMA_VERSION, "applying schema migration");
@@ -142,7 +154,12 @@ fn id_of(gone: &RowId) -> Result<(&'static str, String), StoreError> {
     let (table, id) = match gone {
         RowId::Session(id) => ("session", serde_json::to_string(id)),
         RowId::Holder(key) => ("holder", serde_json::to_string(&(&key.tenant, &key.name))),
-        RowId::Resource(key) => ("resource", serde_json::to_string(&(&key.tenant, &key.kind, &key.key))),
+        RowId::Resource(ResourceKey { tenant, kind, key, slot: 0 }) => {
+            ("resource", serde_json::to_string(&(tenant, kind, key)))
+        }
+        RowId::Resource(ResourceKey { tenant, kind, key, slot }) => {
+            ("resource", serde_json::to_string(&(tenant, kind, key, slot)))
+        }
         // Requests are not written one by one.
         RowId::Request(r) => return id_of_requests(&Requester::of(r)),
         RowId::Record(collection, id) => ("record", serde_json::to_string(&(collection, id))),

@@ -38,7 +38,7 @@ fn hash_of_lease(id: LeaseId) -> i64 {
 }
 
 /// Names have no line breaks, so that no two keys are one text.
-fn hash_of_resource(ResourceKey { tenant, kind, key }: &ResourceKey) -> i64 {
+fn hash_of_resource(ResourceKey { tenant, kind, key, .. }: &ResourceKey) -> i64 {
     hash(&format!("resource {tenant}\n{kind}\n{key}"))
 }
 
@@ -168,7 +168,7 @@ impl<'a> FoundEvents<'a> {
         let revision = event.revision.0 as i64;
         let (after, before) = self.range;
         let is_its = self.query.lease.is_none_or(|id| event.lease() == Some(id))
-            && self.query.resource.as_ref().is_none_or(|key| event.key == *key);
+            && self.query.resource.as_ref().is_none_or(|key| event.key.whole() == key.whole());
         !self.is_full() && after < revision && revision < before && is_its
     }
 

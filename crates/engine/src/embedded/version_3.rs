@@ -49,7 +49,7 @@ fn event(row: &SqlRow<'_>) -> Result<Event, StoreError> {
     Ok(Event {
         revision: Revision(revision as u64),
         at: StoreTime(number(1)? as u64),
-        key: ResourceKey { tenant: name(text(2)?)?, kind: name(text(3)?)?, key: name(text(4)?)? },
+        key: ResourceKey::new(name(text(2)?)?, name(text(3)?)?, name(text(4)?)?),
         by: by.map(name).transpose()?,
         holder_session: None,
         what: serde_json::from_str(&text(5)?).map_err(|e| unreadable(&place, e))?,

@@ -46,7 +46,7 @@ macro_rules! read_now {
 }
 pub(crate) use read_now;
 
-/// Resources by key (`$1..$3`), by a lease on them (`$4`, and its mark `$8`), by a session (`$5`) or present session
+/// Resources by key with their slots (`$1..$3`), by a lease on them (`$4`, and its mark `$8`), by a session (`$5`) or present session
 /// of a holder (`$6, $7`) that they are attached to, or by their holder (`$9, $10`).
 macro_rules! wanted {
     () => {
@@ -69,10 +69,21 @@ macro_rules! wanted {
     };
 }
 
+/// The same, with the resources that slots among them are of, and all of their slots.
+macro_rules! wanted_whole {
+    () => {
+        concat!(
+            wanted!(),
+            ", wanted_whole AS (SELECT id FROM wanted UNION SELECT g.id FROM wanted JOIN solehold.resources r USING (id) \
+            JOIN solehold.resources g ON g.tenant = r.tenant AND g.kind = r.kind AND g.key = r.key WHERE r.slot > 0) "
+        )
+    };
+}
+
 statements! {
     /// What is known of resources before any lock is taken.
-    Resolve = format!("{}SELECT {} FROM wanted JOIN solehold.resources r USING (id) \
-        JOIN solehold.leases l ON l.resource_id = r.id", wanted!(), list::<KnownResourceColumns>());
+    Resolve = format!("{}SELECT {} FROM wanted_whole JOIN solehold.resources r USING (id) \
+        JOIN solehold.leases l ON l.resource_id = r.id", wanted_whole!(), list::<KnownResourceColumns>());
     /// The present sessions of holders (`$1, $2`).
     ResolveHolders = format!("SELECT {} FROM unnest($1::text[], $2::text[]) AS k(tenant, name) \
         JOIN solehold.holders h USING (tenant, name)", list::<PresentSessionColumns>());
@@ -97,8 +108,8 @@ statements! {
     /// As [`Sql::ReadClock`], at the start of the transaction that it is in.
     SnapshotClock = read_clock().replace("clock_timestamp()", "now()");
 
-    AnyResources = "SELECT 1 FROM unnest($1::text[], $2::text[], $3::text[]) AS k(tenant, kind, key) \
-        JOIN solehold.resources r USING (tenant, kind, key) LIMIT 1";
+    AnyResources = "SELECT 1 FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[]) AS k(tenant, kind, key, slot) \
+        JOIN solehold.resources r USING (tenant, kind, key, slot) LIMIT 1";
     /// What holders (`$1, $2`) hold.
     Holdings = format!("SELECT {} FROM unnest($1::text[], $2::text[]) AS k(tenant, name) \
         JOIN solehold.leases l ON l.holder = k.name AND l.lease_id IS NOT NULL \
@@ -196,7 +207,8 @@ statements! {
     /// What may be due by `$1`, at most `$2` rows after the place `$3, $4`.
     DueLeases = format!("SELECT {} FROM solehold.leases l JOIN solehold.resources r ON r.id = l.resource_id \
         LEFT JOIN solehold.sessions s ON s.id = l.session_id AND l.lease_id IS NOT NULL \
-        WHERE l.due_ms <= $1 AND (l.lease_id IS NOT NULL OR l.pending_lease_id IS NOT NULL OR l.queued > 0) \
+        WHERE l.due_ms <= $1 AND (l.lease_id IS NOT NULL OR l.pending_lease_id IS NOT NULL OR l.queued > 0 \
+                OR r.slot > 0 AND l.held_back_until_ms IS NOT NULL) \
             AND l.due_ms >= $3 AND (l.due_ms, l.resource_id) > ($3, $4) \
         ORDER BY l.due_ms, l.resource_id LIMIT $2", list::<DueLeasePart>());
     /// As [`Sql::DueLeases`].
@@ -214,7 +226,8 @@ statements! {
     BumpLeases = concat!("UPDATE solehold.leases l SET due_ms = ", ripe_at!("l.deadline_ms"), " FROM solehold.resources r \
         WHERE r.id = l.resource_id AND l.resource_id IN (SELECT resource_id FROM solehold.leases \
             WHERE resource_id = ANY($1::bigint[]) ORDER BY resource_id FOR UPDATE SKIP LOCKED) \
-        AND l.due_ms <= $2 AND (l.lease_id IS NOT NULL OR l.pending_lease_id IS NOT NULL OR l.queued > 0)");
+        AND l.due_ms <= $2 AND (l.lease_id IS NOT NULL OR l.pending_lease_id IS NOT NULL OR l.queued > 0 \
+            OR r.slot > 0 AND l.held_back_until_ms IS NOT NULL)");
     BumpSessions = "UPDATE solehold.sessions SET due_ms = deadline_ms \
         WHERE id IN (SELECT id FROM solehold.sessions WHERE id = ANY($1::uuid[]) ORDER BY id FOR UPDATE SKIP LOCKED)";
     /// Dead sessions with no lease that is due: they are due when one is. A session that loses its last lease before
@@ -263,12 +276,13 @@ statements! {
             AND number IS DISTINCT FROM (SELECT max(number) FROM solehold.commits WHERE number IS NOT NULL) \
          ORDER BY at_ms LIMIT $2 FOR UPDATE SKIP LOCKED) RETURNING at_ms) \
         SELECT {} FROM gone", list::<RemovalPart>());
-    /// Rows that are due and free: those of resources with nothing left to keep go, the others are no longer due.
+    /// Rows that are due and free: those of resources with nothing left to keep go, the others are no longer due. The
+    /// hold-back of a slot is ended by a decision first, since its resource counts it.
     /// Returns how many there were. Found by `due_ms` first: a plan that began with the resources, or in the order of a
     /// key, would read all of them.
     ForgetResources = "WITH due AS MATERIALIZED (SELECT resource_id, has_state FROM solehold.leases \
-             WHERE due_ms <= $1 AND lease_id IS NULL AND pending_lease_id IS NULL AND queued = 0 \
-                AND coalesce(held_back_until_ms, 0) <= $1 LIMIT $2 FOR UPDATE SKIP LOCKED), \
+             WHERE due_ms <= $1 AND lease_id IS NULL AND pending_lease_id IS NULL AND queued = 0 AND taken = 0 \
+                AND coalesce(held_back_until_ms, 0) <= $1 AND (slots = 0 OR held_back_until_ms IS NULL) LIMIT $2 FOR UPDATE SKIP LOCKED), \
         forgotten AS (DELETE FROM solehold.resources \
             WHERE id = ANY(ARRAY(SELECT resource_id FROM due WHERE NOT has_state)) AND NOT declared RETURNING id), \
         gone AS (DELETE FROM solehold.leases WHERE resource_id = ANY(ARRAY(SELECT id FROM forgotten))), \

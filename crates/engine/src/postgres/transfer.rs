@@ -94,7 +94,7 @@ impl PostgresStore {
         let holder = |row: &_| Ok(Some(Row::Holder(rows::holder(row)?)));
         give::<HolderColumns>(conn, out, "holders h ORDER BY h.tenant, h.name", holder).await?;
         let resources = "resources r JOIN solehold.leases l ON l.resource_id = r.id \
-             LEFT JOIN solehold.states t ON t.resource_id = r.id ORDER BY r.tenant, r.kind, r.key";
+             LEFT JOIN solehold.states t ON t.resource_id = r.id ORDER BY r.tenant, r.kind, r.key, r.slot";
         let resource = |row: &_| {
             let (_, resource) = rows::whole_resource(row)?;
             Ok((!rows::is_idle(&resource)).then_some(Row::Resource(Resource { queued: 0, ..resource })))

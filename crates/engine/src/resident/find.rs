@@ -98,8 +98,11 @@ fn load_waiter(all: &Ledger, part: &mut Ledger, waiter: &Waiter) {
     part.load_waiter(waiter.clone());
 }
 
+/// Loads a resource with its slots, also where a slot is named.
 fn load_resource(all: &Ledger, part: &mut Ledger, key: &ResourceKey) {
-    if let Some(resource) = all.resource(key) {
+    let whole = key.whole();
+    let slots = all.slots_of(&whole).unwrap_or_default();
+    for resource in all.resource(&whole).into_iter().chain(slots) {
         for id in resource.sessions() {
             load_session(all, part, id);
         }
@@ -138,9 +141,14 @@ pub(super) fn indexed(all: &Ledger, query: &ResourceQuery) -> Option<Vec<Resourc
             Some(keys)
         }
         (tenant, None, Some(kind), Some(key)) => {
-            let of = |tenant: Name| ResourceKey { tenant, kind: kind.clone(), key: key.clone() };
+            let of = |tenant: Name| ResourceKey::new(tenant, kind.clone(), key.clone());
             let tenants = tenant.clone().map_or_else(|| tenants(all), |tenant| vec![tenant]);
-            Some(tenants.into_iter().map(of).collect())
+            let with_slots = |whole: ResourceKey| {
+                let slots: Vec<_> = all.slots_of(&whole).unwrap_or_default();
+                let slots: Vec<_> = slots.into_iter().map(|slot| slot.key.clone()).collect();
+                std::iter::once(whole).chain(slots)
+            };
+            Some(tenants.into_iter().map(of).flat_map(with_slots).collect())
         }
         _ => None,
     }
@@ -153,7 +161,7 @@ fn least() -> Name {
 /// The tenants that have resources, in order: each is found by one step over all resources of the one before.
 fn tenants(all: &Ledger) -> Vec<Name> {
     let least = least();
-    let first_of = |tenant: Name| ResourceKey { tenant, kind: least.clone(), key: least.clone() };
+    let first_of = |tenant: Name| ResourceKey::new(tenant, least.clone(), least.clone());
     let first = |from: &ResourceKey| all.resources_from(from).next().map(|r| r.key.tenant.clone());
     let mut found: Vec<Name> = first(&first_of(least.clone())).into_iter().collect();
     while let Some(last) = found.last() {
@@ -209,7 +217,7 @@ fn first_of(query: &ResourceQuery) -> ResourceKey {
     let least = least();
     let tenant = query.tenant.clone().unwrap_or_else(|| least.clone());
     let kind = query.kind.clone().filter(|_| query.tenant.is_some()).unwrap_or_else(|| least.clone());
-    let first = ResourceKey { tenant, kind, key: least };
+    let first = ResourceKey::new(tenant, kind, least);
     query.after.clone().map_or(first.clone(), |after| after.max(first))
 }
 
@@ -226,7 +234,8 @@ fn matches(all: &Ledger, resource: &Resource, query: &ResourceQuery, now: StoreT
         && is(query.site.as_ref(), declared.and_then(|d| d.site.as_ref()))
         && is(query.holder.as_ref(), lease.map(|l| &l.holder))
         && query.session.is_none_or(|id| resource.sessions().any(|s| s == id))
-        && query.leased.is_none_or(|leased| leased == is_live)
+        && query.leased.is_none_or(|leased| leased == (is_live || resource.taken > 0 && !leased))
+        && (query.wants_slots() || !resource.key.is_slot())
         && query.labels.iter().all(|(k, v)| declared.is_some_and(|d| d.labels.get(k) == Some(v)))
         && (query.undeclared || declared.is_some())
 }
@@ -255,7 +264,7 @@ pub(super) fn holders(all: &Ledger, query: &HolderQuery) -> (Vec<HolderKey>, boo
 pub(super) fn events(events: &VecDeque<Event>, query: &EventQuery) -> Vec<Event> {
     let is_its = |e: &&Event| {
         query.lease.is_none_or(|id| e.lease() == Some(id))
-            && query.resource.as_ref().is_none_or(|key| e.key == *key)
+            && query.resource.as_ref().is_none_or(|key| e.key.whole() == key.whole())
     };
     let first = events.partition_point(|e| e.revision <= query.after);
     match query.newest_before {

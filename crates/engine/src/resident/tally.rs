@@ -40,7 +40,7 @@ impl Tally {
 
     fn count_resource(&mut self, resource: &Resource, by: i64) {
         let usage = self.0.entry(resource.key.tenant.clone()).or_default();
-        add(&mut usage.resources, by);
+        add(&mut usage.resources, if resource.key.is_slot() { 0 } else { by });
         add(&mut usage.live_leases, if resource.lease.is_some() { by } else { 0 });
         add(&mut usage.waiters, by * i64::from(resource.queued));
     }

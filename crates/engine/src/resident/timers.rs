@@ -299,14 +299,15 @@ fn own_deadline(lease: &Lease) -> Option<StoreTime> {
 /// When a resource has something to judge, apart from the session that it is attached to.
 fn due_at(resource: &Resource) -> Option<StoreTime> {
     let own = resource.lease.as_ref().and_then(own_deadline).map(|deadline| free_at(resource, deadline));
-    // The first in line gets it when it is no longer held back.
-    let is_waited_for = resource.queued > 0 && resource.lease.is_none();
+    // The first in line gets it when it is no longer held back; of a shared one, when a slot becomes free.
+    let is_waited_for = resource.queued > 0 && resource.lease.is_none() && resource.taken == 0;
     let first = is_waited_for.then(|| resource.held_back_until.unwrap_or_default());
+    let slot = resource.held_back_until.filter(|_| resource.key.is_slot());
     let pending = resource.pending.as_ref().map(|p| match (&resource.lease, resource.held_back_until) {
         (None, Some(until)) => p.deadline.min(until),
         _ => p.deadline,
     });
-    own.into_iter().chain(pending).chain(first).min()
+    own.into_iter().chain(pending).chain(first).chain(slot).min()
 }
 
 /// The same, with the session that its lease is attached to.
@@ -342,7 +343,7 @@ mod tests {
         let mut timers = Timers::default();
         let mut most = 0;
         for n in 0..5_000 {
-            let key = ResourceKey { tenant: name("acme"), kind: name("job"), key: name(&format!("job-{n}")) };
+            let key = ResourceKey::new(name("acme"), name("job"), name(&format!("job-{n}")));
             let lease = solehold_core::command::Acquire {
                 key: key.clone(),
                 lease: solehold_core::key::LeaseId::new(&key, uuid::Uuid::from_u128(n)),
@@ -352,6 +353,7 @@ mod tests {
                 attributes: Default::default(),
                 undeclared: solehold_core::command::Undeclared::Allow,
                 wait: None,
+                slots: None,
                 holds_at_most: None,
             };
             let released = Command::Release {
@@ -395,7 +397,7 @@ mod tests {
     /// Many that are over at once are forgotten over several rounds, and the timer of the rest stays.
     #[test]
     fn requests_whose_time_has_passed_are_forgotten_in_rounds() {
-        let resource = ResourceKey { tenant: name("acme"), kind: name("job"), key: name("often") };
+        let resource = ResourceKey::new(name("acme"), name("job"), name("often"));
         let requester = Requester { resource, holder: name("ann") };
         let mut state = Ledger::default();
         for n in 0..25 {

@@ -201,7 +201,9 @@ impl WaitingRoom {
     async fn granted(&self, acquire: &Acquire) -> Result<Option<Grant>, StoreError> {
         let footprint = Footprint { resources: vec![acquire.key.clone()], ..Default::default() };
         let loaded = self.store.load(&footprint).await?;
-        let Some(resource) = loaded.state.resource(&acquire.key) else { return Ok(None) };
+        // The grant may be on a slot.
+        let held = loaded.state.resource_of(acquire.lease).and_then(|key| loaded.state.resource(key));
+        let Some(resource) = held else { return Ok(None) };
         let view = LeaseView::of(&loaded.state, resource, loaded.now).ok().flatten();
         let is_its = |view: &LeaseView| view.lease.id == acquire.lease && view.status == LeaseStatus::Active;
         Ok(view.filter(is_its).map(|lease| Grant {

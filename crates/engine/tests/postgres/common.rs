@@ -51,7 +51,7 @@ pub fn name(text: &str) -> Name {
 }
 
 pub fn key(text: &str) -> ResourceKey {
-    ResourceKey { tenant: name("acme"), kind: name("job"), key: name(text) }
+    ResourceKey::new(name("acme"), name("job"), name(text))
 }
 
 pub fn acquire(key: &ResourceKey, holder: &str, ttl_ms: u64) -> Command {
@@ -64,6 +64,7 @@ pub fn acquire(key: &ResourceKey, holder: &str, ttl_ms: u64) -> Command {
         attributes: Document::default(),
         undeclared: Undeclared::Allow,
         wait: None,
+        slots: None,
         holds_at_most: None,
     })
 }
@@ -78,6 +79,7 @@ pub fn acquire_on(key: &ResourceKey, session: &Session) -> Command {
         attributes: Document::default(),
         undeclared: Undeclared::Allow,
         wait: None,
+        slots: None,
         holds_at_most: None,
     })
 }

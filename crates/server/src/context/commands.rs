@@ -143,6 +143,11 @@ impl Context {
         Ok(self.engine().resource(key).await?.state.resource(key).is_some())
     }
 
+    /// Acquires several resources, all or none.
+    pub(crate) async fn acquire_all(&self, asks: Vec<Acquire>) -> Result<Vec<Grant>, ApiError> {
+        expect!(self.execute(Command::AcquireAll(asks)).await?, Answer::GrantedAll(grants) => grants)
+    }
+
     pub(crate) async fn session(&self, command: Command) -> Result<SessionView, ApiError> {
         expect!(self.execute(command).await?, Answer::Session(view) => view)
     }

@@ -367,8 +367,7 @@ mod tests {
     #[test]
     fn no_more_failures_are_remembered_than_the_bound() {
         let name = |text: &str| Name::new(text).expect("a name");
-        let mut record =
-            FailureRecord::new(ResourceKey { tenant: name("acme"), kind: name("job"), key: name("a") });
+        let mut record = FailureRecord::new(ResourceKey::new(name("acme"), name("job"), name("a")));
         // Each letter takes two bytes in JSON.
         let runner = |n: usize| name(&format!("{n:03}{}", "\"".repeat(NAME_BYTES_MAX - 3)));
         let count = 3 * FAILURES_KEPT_MAX;

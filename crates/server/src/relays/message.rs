@@ -180,7 +180,7 @@ mod tests {
 
     fn key(key: &str) -> ResourceKey {
         let name = |text: &str| Name::new(text).expect("a short name");
-        ResourceKey { tenant: name("acme"), kind: name("camera"), key: name(key) }
+        ResourceKey::new(name("acme"), name("camera"), name(key))
     }
 
     fn event(revision: u64, at: u64) -> Event {

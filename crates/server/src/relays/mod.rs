@@ -96,7 +96,7 @@ pub(crate) struct Relay {
 impl Relay {
     fn new(config: &RelayConfig, context: &Context) -> Result<Self, RelayError> {
         let name = |text| Name::new(text).expect("a short name");
-        let key = ResourceKey { tenant: name(TENANT), kind: name(KIND), key: config.name.clone() };
+        let key = ResourceKey::new(name(TENANT), name(KIND), config.name.clone());
         Ok(Self {
             config: config.clone(),
             key,

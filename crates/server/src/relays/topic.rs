@@ -138,7 +138,7 @@ mod tests {
         Message {
             id: Uuid::nil(),
             event: "lease_acquired",
-            resource: ResourceKey { tenant: name(tenant), kind: name(kind), key: name(key) },
+            resource: ResourceKey::new(name(tenant), name(kind), name(key)),
             site: site.map(name),
             at: StoreTime(0),
             revision: Revision(1),

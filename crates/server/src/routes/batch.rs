@@ -1,7 +1,7 @@
 //! Many leases in one request. Items are decided one by one, in order; the response is 200 with one result for each.
 
 use solehold_api::{
-    batch::{AcquireItem, Batch, BatchItem, BatchResults, ReleaseItem, RenewItem},
+    batch::{AcquireBatch, Batch, BatchItem, BatchResults, ReleaseItem, RenewItem},
     paths,
     resources::GrantBody,
     terms::AcquireTerms,
@@ -24,23 +24,25 @@ const EXPLAINED_MAX: usize = 100;
 
 routes!["batch": batch_acquire, batch_renew, batch_release];
 
-/// Acquires many resources. If an item repeats an earlier one, the earlier one gets it.
+/// Acquires many resources. If an item repeats an earlier one, the earlier one gets it. With `all_or_none` all of them
+/// are acquired, or none.
 #[utoipa::path(
-    post, path = paths::BATCH_ACQUIRE, params(TenantQuery), request_body = Batch<AcquireItem>,
+    post, path = paths::BATCH_ACQUIRE, params(TenantQuery), request_body = AcquireBatch,
     responses(
         (status = 200, description = "The result of each item, in order", body = BatchResults),
         (status = 400, description = "An item is wrong, or there are too many items; nothing was done"),
         (status = 403, description = "The role, the tenant or the limits of the key do not allow it, it belongs to another key, or the tenant's quota is used up; nothing was done"),
+        (status = 409, description = "With `all_or_none`: one of them, which is named, cannot be acquired; nothing was done"),
     )
 )]
 async fn batch_acquire(
     caller: Caller<role::Runner>,
     Params(query): Params<TenantQuery>,
-    Body(batch): Body<Batch<AcquireItem>>,
+    Body(batch): Body<AcquireBatch>,
 ) -> Reply<BatchResults> {
     let context = caller.context();
     let tenant = caller.tenant(query.tenant.as_deref())?;
-    let asked = batch.checked(|item| item.terms(&tenant))?;
+    let asked = batch.terms(&tenant)?;
     for (key, _) in &asked {
         context.check_resource_quota(key).await?;
     }
@@ -48,7 +50,14 @@ async fn batch_acquire(
         let lease = new_lease_id(&key);
         asked.acquire(key, lease, Undeclared::Allow)
     };
-    results(context, asked.into_iter().map(acquire).map(Command::Acquire).collect()).await
+    let asks = asked.into_iter().map(acquire);
+    if !batch.all_or_none {
+        return results(context, asks.map(Command::Acquire).collect()).await;
+    }
+    let grants = context.acquire_all(asks.collect()).await?;
+    let slack_ms = context.engine().clock_slack_ms();
+    let granted = |grant| BatchItem::Granted { lease: Box::new(GrantBody::of(grant, slack_ms)) };
+    Ok(Json(BatchResults { results: grants.iter().map(granted).collect() }))
 }
 
 /// Renews many leases.

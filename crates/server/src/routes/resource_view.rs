@@ -6,7 +6,7 @@ use solehold_api::{
     locks::LockWaiter,
     page::{self, HistoryQuery, PageCursor},
     problem::{ErrorCode, Problem},
-    resources::ResourceBody,
+    resources::{HeldLease, ResourceBody},
     watch::LeaseEvent,
 };
 use solehold_core::{
@@ -24,7 +24,7 @@ use crate::http::{ApiError, Context};
 
 /// The resource of a kind that a path names by the parameter `field`.
 pub fn resource_key(tenant: Name, kind: &str, field: &str, key: &str) -> Result<ResourceKey, ApiError> {
-    Ok(ResourceKey { tenant, kind: field::name("kind", kind)?, key: field::name(field, key)? })
+    Ok(ResourceKey::new(tenant, field::name("kind", kind)?, field::name(field, key)?))
 }
 
 /// The resources of a kind.
@@ -37,6 +37,8 @@ pub fn of_kind(kind: &str) -> Result<ResourceQuery, ApiError> {
 pub struct ResourceView {
     pub resource: Resource,
     pub lease: Option<LeaseView>,
+    /// The leases of those who share it.
+    pub shared: Vec<LeaseView>,
     /// The first in line, in order, if the line was loaded: lists come without it.
     pub waiters: Vec<LockWaiter>,
     pub now: StoreTime,
@@ -49,15 +51,19 @@ impl ResourceView {
     pub fn of(loaded: &LoadedRows, key: &ResourceKey) -> Option<Self> {
         let resource = loaded.state.resource(key)?.clone();
         let lease = LeaseView::of(&loaded.state, &resource, loaded.now).ok().flatten();
+        let slots = loaded.state.slots_of(key).unwrap_or_default().into_iter();
+        let held = slots.filter_map(|slot| LeaseView::of(&loaded.state, slot, loaded.now).ok().flatten());
+        let shared = held.filter(is_live).collect();
         let waiters = loaded.state.waiters_for(key).filter(|waiter| waiter.deadline > loaded.now);
         let waiters = waiters.take(WAITERS_LOADED).map(LockWaiter::of).collect();
-        Some(Self { resource, lease, waiters, now: loaded.now, epoch: loaded.cursor.epoch })
+        Some(Self { resource, lease, shared, waiters, now: loaded.now, epoch: loaded.cursor.epoch })
     }
 
     /// As the API shows it.
     pub fn shown(self) -> ResourceBody {
         let body = ResourceBody::of(&self.resource, self.lease.as_ref(), self.now);
-        ResourceBody { waiters: self.waiters, ..body }
+        let shared = self.shared.iter().map(HeldLease::of).collect();
+        ResourceBody { waiters: self.waiters, shared, ..body }
     }
 
     /// The resources that were found, in order.
@@ -104,15 +110,20 @@ pub async fn resource_page(
     let tenant = tenant.into();
     let after = match cursor {
         Some(cursor) => {
-            let (tenant, [kind, key]) = names_in(cursor, tenant)?;
-            Some(ResourceKey { tenant, kind, key })
+            let (names, slot) = slot_in(cursor, tenant);
+            let (tenant, [kind, key]) = names_in(&names, tenant)?;
+            Some(ResourceKey { tenant, kind, key, slot })
         }
         None => None,
     };
     let query = ResourceQuery { tenant: tenant.cloned(), after, limit: page::size(limit)?, ..query };
     let mut found = context.engine().find_resources(&query).await?;
     let last = found.keys.last().filter(|_| found.more);
-    let next = last.map(|key| cursor_after(tenant, &key.tenant, &[&key.kind, &key.key]));
+    let next = last.map(|key| {
+        let mut next = cursor_after(tenant, &key.tenant, &[&key.kind, &key.key]);
+        next.0.extend(key.is_slot().then(|| key.slot.to_string()));
+        next
+    });
     // A page of a limited key may be short.
     found.keys.retain(|key| context.caller().may_see(key));
     Ok((found, next))
@@ -141,6 +152,16 @@ pub async fn each_page(
 pub fn cursor_after(tenant: Option<&Name>, of: &Name, names: &[&Name]) -> PageCursor {
     let of = Some(of).filter(|_| tenant.is_none());
     PageCursor(of.into_iter().chain(names.iter().copied()).map(ToString::to_string).collect())
+}
+
+/// The number at the end of the cursor of a page that ends with a slot, and the cursor without it.
+fn slot_in(cursor: &PageCursor, tenant: Option<&Name>) -> (PageCursor, u32) {
+    let names = 2 + usize::from(tenant.is_none());
+    let slot = cursor.0.get(names).and_then(|slot| slot.parse().ok());
+    match slot.filter(|_| cursor.0.len() == names + 1) {
+        Some(slot) => (PageCursor(cursor.0[..names].to_vec()), slot),
+        None => (cursor.clone(), 0),
+    }
 }
 
 /// The tenant and the names in the cursor of a page.

@@ -65,7 +65,11 @@ impl At<ResourcePath> {
 async fn see(context: &Context, key: &ResourceKey) -> Result<ResourceView, ApiError> {
     let is_used = |s: &ResourceView| {
         let is_held_back = s.resource.held_back_until.is_some_and(|until| until > s.now);
-        s.live().is_some() || is_held_back || s.resource.queued > 0 || s.resource.state.is_some()
+        s.live().is_some()
+            || is_held_back
+            || s.resource.queued > 0
+            || s.resource.taken > 0
+            || s.resource.state.is_some()
     };
     let is_there = |s: &ResourceView| s.declared().is_some() || is_used(s);
     let seen = ResourceView::read(context, key).await?.filter(is_there);

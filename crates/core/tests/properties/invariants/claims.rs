@@ -19,7 +19,7 @@ pub fn are_of_the_live_lease(step: &Step<'_>) {
     if step.decision.outcome.is_err() {
         return;
     }
-    let key = step.resource().expect("it was found");
+    let key = step.claimed().expect("it was found");
     if let Ok(Answer::HoldBackLifted) = step.decision.outcome {
         return is_of_the_last_grant(step, claim, &key);
     }

@@ -18,6 +18,7 @@ mod present_sessions;
 mod refusals;
 mod removal;
 mod requests;
+mod sharing;
 mod state_sequence;
 mod stolen;
 mod superseded;
@@ -60,6 +61,9 @@ pub fn all() -> Vec<Box<dyn Invariant>> {
         Box::new(keys::touch_only_what_is_theirs),
         Box::new(keys::own_their_sessions_leases),
         Box::new(keys::are_named_by_what_they_did),
+        Box::new(sharing::is_counted),
+        Box::new(sharing::keeps_to_the_number_of_slots),
+        Box::new(sharing::excludes_who_wants_it_alone),
         Box::new(waiting::is_first_come_first_served),
         Box::new(waiting::ends_with_what_is_free),
         Box::new(waiting::lasts_as_promised),

@@ -1,6 +1,6 @@
 //! At any time at most one holder, and nobody is let in while another may still work (rules 1, 12).
 
-use solehold_core::event::What;
+use solehold_core::{event::What, key::ResourceKey};
 
 use crate::{promises::How, step::Step};
 
@@ -26,7 +26,8 @@ pub fn no_grant_while_another_may_work(step: &Step<'_>) {
     let mut promises = step.promised.clone();
     for event in step.events() {
         if matches!(event.what, What::Acquired(_)) {
-            for former in promises.holds.get(&event.key).into_iter().flatten() {
+            let is_apart = |key: &ResourceKey| key.is_slot() && event.key.is_slot() && *key != event.key;
+            for (_, former) in promises.holds_of(&event.key).filter(|(key, _)| !is_apart(key)) {
                 let end = former.end.unwrap_or_else(|| panic!("{} is granted over {former:?}", event.key));
                 let free_at = match end.how {
                     How::Released | How::Fenced => end.at,

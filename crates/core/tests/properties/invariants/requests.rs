@@ -39,7 +39,7 @@ impl Invariant for NeverLeadToTwoGrants {
         for event in step.events() {
             let What::Acquired(lease) = &event.what else { continue };
             let Some(request) = lease.request.clone() else { continue };
-            let key = RequestKey { resource: event.key.clone(), holder: lease.holder.clone(), request };
+            let key = RequestKey { resource: event.key.whole(), holder: lease.holder.clone(), request };
             self.granted_once(step, key.clone(), (lease.id, lease.token));
             got_now.push(key);
         }
@@ -70,7 +70,7 @@ impl NeverLeadToTwoGrants {
 
 /// When a grant ended: by its event, or when its time ran out if that was before.
 fn ended_at(step: &Step<'_>, key: &RequestKey, (lease, token): (LeaseId, Token)) -> Option<StoreTime> {
-    let holds = &step.promises.holds[&key.resource];
-    let hold = holds.iter().find(|h| (h.lease, h.token) == (lease, token)).expect("it was granted");
+    let mut holds = step.promises.holds_of(&key.resource);
+    let (_, hold) = holds.find(|(_, h)| (h.lease, h.token) == (lease, token)).expect("it was granted");
     hold.end.map(|end| end.at.min(end.until))
 }

@@ -8,6 +8,9 @@ use solehold_core::{
 use crate::step::Step;
 
 pub fn stands_between_expired_and_acquired(step: &Step<'_>) {
+    if let Command::AcquireAll(_) = step.command {
+        return;
+    }
     let events: Vec<_> = step.events().collect();
     let expected = taken_over(step, &events).map(|ended| ended.lease);
     let mut found = None;
@@ -26,7 +29,9 @@ fn taken_over<'a>(step: &Step<'_>, events: &[&'a Event]) -> Option<&'a Ended> {
         .iter()
         .position(|e| matches!(&e.what, What::Acquired(l) if l.id == ask.lease && l.confirm_by.is_none()))?;
     events[..grant].iter().find_map(|event| match &event.what {
-        What::Expired(ended) if ended.token.is_some() && ended.holder != ask.holder => Some(ended),
+        What::Expired(ended) if ended.token.is_some() && ended.holder != ask.holder => {
+            Some(ended).filter(|_| !event.key.is_slot())
+        }
         _ => None,
     })
 }

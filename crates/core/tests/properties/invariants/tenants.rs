@@ -30,6 +30,8 @@ pub fn keep_to_themselves(step: &Step<'_>) {
 fn tenant(command: &Command) -> Option<&Name> {
     match command {
         Command::Acquire(ask) => Some(&ask.key.tenant),
+        // Each of its acquires may be another tenant's here.
+        Command::AcquireAll(_) => None,
         Command::HandOver(ask) => Some(&ask.key.tenant),
         Command::Renew { claim, .. }
         | Command::Release { claim, .. }

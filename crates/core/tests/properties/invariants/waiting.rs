@@ -12,7 +12,7 @@ use solehold_core::{
     waiter::Waiter,
 };
 
-use crate::step::{Invariant, Step};
+use crate::step::{Invariant, Step, acquires};
 
 /// The lines of a step, as its changes go by.
 struct Lines<'a> {
@@ -81,7 +81,7 @@ pub fn is_first_come_first_served(step: &Step<'_>) {
                 What::Acquired(lease) => {
                     let pending = step.before.resource(&event.key).and_then(|r| r.pending.as_ref());
                     if pending.is_none_or(|p| p.id != lease.id) {
-                        let first = lines.first(&event.key);
+                        let first = lines.first(&event.key.whole());
                         let is_waiter = lease.confirm_by.is_some();
                         assert_eq!(
                             first.map(|w| w.lease),
@@ -129,12 +129,27 @@ pub fn is_first_come_first_served(step: &Step<'_>) {
 
 /// Whatever frees a resource grants it: nobody who could take it waits for what is free.
 pub fn ends_with_what_is_free(step: &Step<'_>) {
-    let touched: BTreeSet<_> = step.events().map(|e| &e.key).collect();
+    // Who leaves may have stood between those behind and a free slot.
+    let is_shared = |key: &&ResourceKey| step.before.resource(key).is_some_and(|r| r.taken > 0);
+    let left = step.decision.changes.iter().filter_map(|change| match change {
+        Change::WaitEnded { key, .. } => Some(key).filter(is_shared).cloned(),
+        _ => None,
+    });
+    let touched: BTreeSet<_> = step.events().map(|e| e.key.whole()).chain(left).collect();
     let now = step.now();
     for resource in step.after.resources().filter(|r| touched.contains(&r.key)) {
         let is_held_back = resource.held_back_until.is_some_and(|until| until > now);
-        if resource.lease.is_none() && !is_held_back {
-            assert_eq!(resource.queued, 0, "{} is free, and there is a line", resource.key);
+        if resource.lease.is_some() || is_held_back {
+            continue;
+        }
+        if let Some(first) = step.after.waiters_for(&resource.key).next() {
+            let taken = step.after.slots_of(&resource.key).expect("the whole state is here");
+            let agreed = taken.iter().map(|slot| slot.slots).min().unwrap_or(u32::MAX);
+            let is_free = match first.slots {
+                None => taken.is_empty(),
+                Some(slots) => taken.len() < slots.min(agreed) as usize,
+            };
+            assert!(!is_free, "{} is free for {first:?}", resource.key);
         }
     }
 }
@@ -175,16 +190,13 @@ pub struct WhoLeftGetsNothing {
 
 impl Invariant for WhoLeftGetsNothing {
     fn check(&mut self, step: &Step<'_>) {
-        let asked = match step.command {
-            Command::Acquire(ask) => Some(ask.lease),
-            _ => None,
-        };
+        let is_asked = |id: LeaseId| acquires(step.command).iter().any(|ask| ask.lease == id);
         let place_of = |key: &ResourceKey, arrival: Revision| step.before.waiter(&(key.clone(), arrival));
         for change in &step.decision.changes {
             match change {
                 Change::Event(event) => {
                     if let What::Acquired(lease) = &event.what {
-                        let is_asked_anew = asked == Some(lease.id) && lease.confirm_by.is_none();
+                        let is_asked_anew = is_asked(lease.id) && lease.confirm_by.is_none();
                         assert!(
                             is_asked_anew || !self.left.contains(&lease.id),
                             "{lease:?} had left the line"

@@ -29,6 +29,8 @@ pub(crate) struct KnownResource {
     pub(crate) sessions: [Option<SessionId>; 2],
     pub(crate) has_state: bool,
     pub(crate) is_queued: bool,
+    /// It is a slot, or has slots that are taken: to decide about one of them needs all.
+    pub(crate) is_shared: bool,
 }
 
 impl KnownResource {
@@ -36,12 +38,14 @@ impl KnownResource {
     pub(crate) fn of(is: DescribedResource, resource: &Resource) -> Self {
         let has_state = resource.state.is_some();
         let is_queued = resource.queued > 0;
-        Self { is, sessions: sessions(resource), has_state, is_queued }
+        let is_shared = resource.taken > 0 || resource.key.is_slot();
+        Self { is, sessions: sessions(resource), has_state, is_queued, is_shared }
     }
 
     /// What is known of a row that is idle.
     pub(crate) fn idle(is: DescribedResource) -> Self {
-        Self { is, sessions: [None; 2], has_state: false, is_queued: false }
+        let is_shared = is.key.is_slot();
+        Self { is, sessions: [None; 2], has_state: false, is_queued: false, is_shared }
     }
 
     /// Whether a resource has the same sessions as before, and a document and a line or none as before.
@@ -49,6 +53,7 @@ impl KnownResource {
         self.sessions == sessions(resource)
             && self.has_state == resource.state.is_some()
             && self.is_queued == (resource.queued > 0)
+            && self.is_shared == (resource.taken > 0 || resource.key.is_slot())
     }
 }
 

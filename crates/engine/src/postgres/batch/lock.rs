@@ -164,6 +164,7 @@ async fn request_locks(conn: &Conn, wanted: &WantedRows, plan: &Plan, lane: Lane
     let ids: Vec<i64> = plan.known.keys().copied().collect();
     let with_state: Vec<i64> = plan.known.values().filter(|k| k.has_state).map(|k| k.is.id).collect();
     let [tenants, kinds, keys] = of_keys(&plan.missing);
+    let slots: Vec<i64> = plan.missing.iter().map(|key| key.slot.into()).collect();
     let [rq_tenants, rq_kinds, rq_keys, rq_holders, rq_requests] = of_requests(&wanted.requests);
     let cancelled = wanted
         .cancelled
@@ -194,7 +195,7 @@ async fn request_locks(conn: &Conn, wanted: &WantedRows, plan: &Plan, lane: Lane
         clock: async { conn.query(Sql::ReadClock, &[]).await },
         missing: async {
             let wanted = news && !plan.missing.is_empty();
-            conn.query_if(wanted, Sql::AnyResources, &[&tenants, &kinds, &keys]).await
+            conn.query_if(wanted, Sql::AnyResources, &[&tenants, &kinds, &keys, &slots]).await
         },
         held_now: async {
             let wanted = news && !wanted.holdings.is_empty();

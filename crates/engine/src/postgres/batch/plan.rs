@@ -25,7 +25,7 @@ use crate::{
         tables::{
             columns::SessionOwnerPart,
             part,
-            rows::{KnownResourceColumns, PresentSessionColumns},
+            rows::{DescribedResource, KnownResourceColumns, PresentSessionColumns},
         },
     },
 };
@@ -57,8 +57,10 @@ impl Plan {
     /// Adds a resource; gives what to remember of it.
     fn know(&mut self, row: &Row) -> Result<KnownLeases, Fault> {
         let (is, attached) = part::read::<KnownResourceColumns>(row)?;
+        let is = DescribedResource::from(is);
         let known = Arc::new(KnownResource {
-            is: is.into(),
+            is_shared: attached.taken > 0 || is.key.is_slot(),
+            is,
             sessions: [attached.session_of_lease, attached.pending_session_id],
             has_state: attached.has_state,
             is_queued: attached.queued > 0,
@@ -86,7 +88,9 @@ impl PostgresStore {
         let is_simple = wanted.holders.is_empty() && wanted.whole.is_empty() && wanted.holdings.is_empty();
         let remembered =
             if fresh || !is_simple { None } else { self.cache.all(wanted.keys.iter(), wanted.leases.iter()) };
-        let mut plan = match remembered {
+        // What is shared is looked up with all of its slots, except for renewals.
+        let is_whole = |known: &Arc<KnownResource>| lane == Lane::Quiet || !known.is_shared;
+        let mut plan = match remembered.filter(|found| found.values().all(is_whole)) {
             Some(found) => {
                 let known = found.into_values().map(|k| (k.is.id, k)).collect();
                 Plan { known, sessions: wanted.sessions.clone(), ..Plan::default() }.with_sessions()

@@ -64,6 +64,11 @@ impl WantedRows {
     pub(crate) fn add(&mut self, late: &FoundLate) {
         match late {
             FoundLate::Session(id) => drop(self.sessions.insert(*id)),
+            FoundLate::Slots(key) => {
+                if !self.keys.contains(key) {
+                    self.keys.push(key.clone());
+                }
+            }
             FoundLate::WaitersOn(id) => drop(self.waiters_on.insert(*id)),
             FoundLate::Line(key) => {
                 let most = self.lines.entry(key.clone()).or_insert(WAITERS_LOADED);
@@ -103,7 +108,7 @@ pub(crate) fn of_pairs<'a>(pairs: impl IntoIterator<Item = &'a (Name, Name)>) ->
 
 pub(crate) fn of_requests<'a>(requests: impl IntoIterator<Item = &'a RequestKey>) -> [Vec<&'a str>; 5] {
     columns(requests.into_iter().map(
-        |RequestKey { resource: ResourceKey { tenant, kind, key }, holder, request }| {
+        |RequestKey { resource: ResourceKey { tenant, kind, key, .. }, holder, request }| {
             [tenant, kind, key, holder, request]
         },
     ))

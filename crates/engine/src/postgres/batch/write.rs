@@ -40,7 +40,9 @@ const IDLE_KEPT_MS: u64 = 10_000;
 #[derive(Debug, Default)]
 pub(crate) struct ResourceChanges<'a> {
     /// The first event of each.
-    pub(crate) first: HashMap<&'a ResourceKey, Revision>,
+    first: HashMap<&'a ResourceKey, Revision>,
+    /// The first event of a slot of each.
+    first_of_slots: HashMap<ResourceKey, Revision>,
     /// The last declaration or deletion of each.
     pub(crate) declared: HashMap<&'a ResourceKey, Revision>,
     pub(crate) state: HashSet<&'a ResourceKey>,
@@ -51,13 +53,23 @@ impl<'a> ResourceChanges<'a> {
     pub(crate) fn imported(state: &'a Ledger) -> Self {
         let first = (1..).map(Revision).zip(state.resources()).map(|(number, r)| (&r.key, number)).collect();
         let with_state = state.resources().filter(|r| r.state.is_some());
-        Self { first, declared: HashMap::new(), state: with_state.map(|r| &r.key).collect() }
+        Self { first, state: with_state.map(|r| &r.key).collect(), ..Self::default() }
+    }
+
+    /// The number that the row of a resource gets which was made: no other row ever has it. One that is there for the
+    /// sake of its slots, and has no event of its own, gets the negative of theirs.
+    fn made_by(&self, key: &ResourceKey) -> Option<i64> {
+        let own = self.first.get(key).map(|revision| revision.0 as i64);
+        own.or_else(|| self.first_of_slots.get(key).map(|revision| -(revision.0 as i64)))
     }
 
     pub(crate) fn by(events: &'a [Event]) -> Self {
         let mut changes = Self::default();
         for event in events {
             changes.first.entry(&event.key).or_insert(event.revision);
+            if event.key.is_slot() {
+                changes.first_of_slots.entry(event.key.whole()).or_insert(event.revision);
+            }
             match event.what {
                 What::Declared(_) => {
                     changes.declared.insert(&event.key, event.revision);
@@ -154,7 +166,7 @@ impl<'a> Writes<'a> {
             }
         }
         for place in &dirty.waiters {
-            let made_by = || changes.first.get(&place.0).map(|revision| revision.0 as i64);
+            let made_by = || changes.made_by(&place.0);
             let id = before.resources.get(&place.0).map(|stored| stored.id).or_else(made_by);
             // A waiter that came and went within the batch, with the resource itself, was never stored.
             let Some(resource_id) = id else { continue };
@@ -217,6 +229,8 @@ impl<'a> Writes<'a> {
             held_back_by: None,
             due_ms: Some(stored.due_ms.map_or(until, |due| due.min(until))),
             queued: 0,
+            taken: 0,
+            slots: 0,
         };
         self.free_leases.push((LeaseKeyPart { resource_id: stored.id }, bounds));
     }
@@ -229,7 +243,7 @@ impl<'a> Writes<'a> {
         version_of: &impl Fn(i64) -> i64,
     ) -> Result<(), Fault> {
         let key = &resource.key;
-        let made_by = changes.first.get(key).map(|revision| revision.0 as i64);
+        let made_by = changes.made_by(key);
         let (id, is_new) = match (stored, made_by) {
             (Some(stored), _) => (stored.id, false),
             (None, Some(made_by)) => (made_by, true),
@@ -341,7 +355,9 @@ fn due_ms(resource: &Resource, stored: Option<&LockedResource>) -> Option<i64> {
                 Some(resource.held_back_until.map_or(pending.asked_at, |b| b.min(pending.deadline)))
             }
             // The first in line's when it is no longer held back.
-            None if resource.queued > 0 => Some(resource.held_back_until.unwrap_or_default()),
+            None if resource.queued > 0 && resource.taken == 0 => {
+                Some(resource.held_back_until.unwrap_or_default())
+            }
             // To be forgotten when it is no longer held back.
             None => {
                 resource.held_back_until.filter(|_| resource.declared.is_none() && resource.state.is_none())

@@ -217,7 +217,8 @@ impl PostgresStore {
                 WHERE l.lease_id IS NOT NULL \
                 AND least(coalesce(s.deadline_ms, l.deadline_ms), l.confirm_by_ms) > {now}{of_resource}), \
              (SELECT count(*) FROM solehold.resources r WHERE r.declared{of_resource}) \
-                + (SELECT count(*) FROM {held} WHERE l.lease_id IS NOT NULL AND NOT r.declared{of_resource}), \
+                + (SELECT count(*) FROM {held} WHERE (l.lease_id IS NOT NULL OR l.taken > 0) AND r.slot = 0 \
+                    AND NOT r.declared{of_resource}), \
              (SELECT count(*) FROM solehold.sessions WHERE deadline_ms > {now} AND tenant <> chr(1) || 'rooms'{of}), \
              (SELECT count(*) FROM solehold.waiters w JOIN solehold.resources r ON r.id = w.resource_id \
                 WHERE true{of_resource})"
@@ -329,10 +330,16 @@ impl<'a> Conditions<'a> {
 
     /// Goes on after a place in the order of `columns`. What is given as equal anyway is left out of the comparison,
     /// which lets the index be entered at that place and not at the beginning of the equal part.
-    fn after<'n: 'a>(&mut self, columns: &[&str], place: impl Iterator<Item = (&'n Name, Option<&'n Name>)>) {
+    fn after<'n: 'a>(
+        &mut self,
+        columns: &[&str],
+        place: impl Iterator<Item = (&'n Name, Option<&'n Name>)>,
+        number: Option<u32>,
+    ) {
         let place: Vec<_> = place.collect();
         let skip = place.iter().take_while(|(at, given)| *given == Some(*at)).count();
-        let values: Vec<_> = place[skip..].iter().map(|(at, _)| self.param(at.as_str())).collect();
+        let mut values: Vec<_> = place[skip..].iter().map(|(at, _)| self.param(at.as_str())).collect();
+        values.extend(number.map(|number| self.param(i64::from(number))));
         let _ = write!(self.sql, " AND ({}) > ({})", columns[skip..].join(", "), values.join(", "));
     }
 
@@ -353,7 +360,7 @@ const OF_EACH_TENANT: &str = " AND r.tenant IN (WITH RECURSIVE each(tenant) AS (
 
 /// As [`rows::is_idle`].
 const NOT_IDLE: &str = " AND (r.declared OR l.lease_id IS NOT NULL OR l.pending_lease_id IS NOT NULL OR l.has_state \
-    OR l.queued > 0 OR l.held_back_until_ms IS NOT NULL)";
+    OR l.queued > 0 OR l.taken > 0 OR l.held_back_until_ms IS NOT NULL)";
 
 pub(crate) fn resource_query(query: &ResourceQuery, given_ms: i64) -> (String, Params<'_>) {
     let select = format!(
@@ -388,6 +395,10 @@ pub(crate) fn resource_query(query: &ResourceQuery, given_ms: i64) -> (String, P
         let deadline = "coalesce(CASE WHEN l.lease_id IS NOT NULL THEN \
                 least(coalesce(s.deadline_ms, l.deadline_ms), l.confirm_by_ms) END, 0)";
         let _ = write!(all.sql, " AND {deadline} {} {}", if leased { ">" } else { "<=" }, read_now!());
+        all.sql.push_str(if leased { "" } else { " AND l.taken = 0" });
+    }
+    if !query.wants_slots() {
+        all.sql.push_str(" AND r.slot = 0");
     }
     for (label, value) in &query.labels {
         let wanted = serde_json::json!({ text::stored(label): text::stored(value) });
@@ -397,11 +408,12 @@ pub(crate) fn resource_query(query: &ResourceQuery, given_ms: i64) -> (String, P
     if let Some(after) = &query.after {
         let given = [query.tenant.as_ref(), query.kind.as_ref(), None];
         all.after(
-            &["r.tenant", "r.kind", "r.key"],
+            &["r.tenant", "r.kind", "r.key", "r.slot"],
             [&after.tenant, &after.kind, &after.key].into_iter().zip(given),
+            Some(after.slot),
         );
     }
-    all.end("r.tenant, r.kind, r.key", query.limit.saturating_add(1))
+    all.end("r.tenant, r.kind, r.key, r.slot", query.limit.saturating_add(1))
 }
 
 fn holder_query(query: &HolderQuery) -> (String, Params<'_>) {
@@ -418,7 +430,7 @@ fn holder_query(query: &HolderQuery) -> (String, Params<'_>) {
     }
     if let Some(after) = &query.after {
         let given = [query.tenant.as_ref(), None];
-        all.after(&["h.tenant", "h.name"], [&after.tenant, &after.name].into_iter().zip(given));
+        all.after(&["h.tenant", "h.name"], [&after.tenant, &after.name].into_iter().zip(given), None);
     }
     all.end("h.tenant, h.name", query.limit.saturating_add(1))
 }

@@ -2,18 +2,18 @@
 
 use std::time::Duration;
 
-use solehold_core::key::ResourceKey;
+use solehold_core::key::{Name, ResourceKey};
 use tokio_postgres::types::Type;
 
 use crate::postgres::{
     connection::pool::{Conn, in_time},
     fault::Fault,
-    tables::{columns::ResourceIdPart, part},
+    tables::unreadable,
 };
 use crate::{clock::RetryPauses, store::StoreError};
 
 /// The schema's versions, in order; the first is 1.
-const VERSIONS: [&str; 10] = [
+const VERSIONS: [&str; 11] = [
     include_str!("version_1.sql"),
     include_str!("version_2.sql"),
     include_str!("version_3.sql"),
@@ -24,6 +24,7 @@ const VERSIONS: [&str; 10] = [
     include_str!("version_8.sql"),
     include_str!("version_9.sql"),
     include_str!("version_10.sql"),
+    include_str!("version_11.sql"),
 ];
 /// The version that this program writes, and the newest that it reads.
 pub const SCHEMA_VERSION: u32 = VERSIONS.len() as u32;
@@ -102,14 +103,14 @@ async fn attempt_all(conn: &Conn) -> Result<(), Fault> {
 
 /// Gives resources of earlier versions their marks, which PostgreSQL cannot compute.
 async fn mark_all(conn: &Conn) -> Result<(), Fault> {
-    let sql = format!("SELECT {} FROM solehold.resources r", part::list::<(ResourceIdPart, ResourceKey)>());
-    let found = conn.client.query_typed(&sql, &[]).await?;
+    let sql = "SELECT id, tenant, kind, key FROM solehold.resources";
+    let found = conn.client.query_typed(sql, &[]).await?;
     let mut ids = Vec::<i64>::new();
     let mut marks = Vec::<i32>::new();
     for row in &found {
-        let (id, key) = part::read::<(ResourceIdPart, ResourceKey)>(row)?;
-        ids.push(id.id);
-        marks.push(key.mark() as i32);
+        let name = |at: usize| Name::new(row.try_get::<_, &str>(at)?).map_err(unreadable);
+        ids.push(row.try_get(0)?);
+        marks.push(ResourceKey::new(name(1)?, name(2)?, name(3)?).mark() as i32);
     }
     let sql = "UPDATE solehold.resources r SET mark = u.mark \
                FROM unnest($1::bigint[], $2::int[]) AS u(id, mark) WHERE r.id = u.id";

@@ -150,10 +150,11 @@ impl<Id> DuePage<Id> {
 fn due_leases(rows: &[Row], now: i64) -> Result<DuePage<i64>, Fault> {
     let mut page = DuePage::of(rows.len());
     for row in rows {
-        let DueLeasePart { resource_id: id, tenant, kind, key, ripe_at_ms, due_ms } = part::read(row)?;
+        let DueLeasePart { resource_id: id, tenant, kind, key, slot, ripe_at_ms, due_ms } = part::read(row)?;
         match ripe_at_ms {
             Some(since) if since <= now => {
-                page.nominated.push((since, Command::Expire { key: ResourceKey { tenant, kind, key } }));
+                page.nominated
+                    .push((since, Command::Expire { key: ResourceKey { tenant, kind, key, slot } }));
             }
             _ => page.renewed.push(id),
         }
@@ -368,9 +369,10 @@ async fn orphans_of(
     let mut ripe = HashSet::new();
     let mut unripe = HashSet::new();
     for row in &rows {
-        let OrphanPart { id: SessionId(id), deadline_ms, tenant, kind, key, is_ripe } = part::read(row)?;
+        let OrphanPart { id: SessionId(id), deadline_ms, tenant, kind, key, slot, is_ripe } =
+            part::read(row)?;
         if is_ripe {
-            nominated.push((deadline_ms, Command::Expire { key: ResourceKey { tenant, kind, key } }));
+            nominated.push((deadline_ms, Command::Expire { key: ResourceKey { tenant, kind, key, slot } }));
             ripe.insert(id);
         } else {
             unripe.insert(id);

@@ -79,7 +79,7 @@ macro_rules! floor {
 pub(crate) use floor;
 
 /// When a row of `leases` can be judged, its holder's time being over at `$end`: one that someone waits for is left
-/// alone until its lock-delay is over.
+/// alone until its lock-delay is over. Those who wait for a shared resource get it when a slot becomes free.
 macro_rules! ripe_at {
     ($end:literal) => {
         concat!(
@@ -87,8 +87,9 @@ macro_rules! ripe_at {
             $end,
             ", l.confirm_by_ms) \
                 + CASE WHEN l.pending_lease_id IS NULL THEN 0 ELSE r.lock_delay_ms END END, \
-            CASE WHEN (l.pending_lease_id IS NOT NULL OR l.queued > 0) AND l.lease_id IS NULL \
+            CASE WHEN (l.pending_lease_id IS NOT NULL OR l.queued > 0 AND l.taken = 0) AND l.lease_id IS NULL \
                 THEN coalesce(l.held_back_until_ms, 0) END, \
+            CASE WHEN r.slot > 0 AND l.lease_id IS NULL THEN l.held_back_until_ms END, \
             l.pending_deadline_ms)"
         )
     };
@@ -142,6 +143,7 @@ parts! {
         tenant: Name,
         kind: Name,
         key: Name,
+        slot: u32,
     }
     struct DeclarationPart in resources as r {
         version: i64,
@@ -167,6 +169,8 @@ parts! {
         held_back_by: Option<Name>,
         due_ms: Option<i64>,
         queued: u32,
+        taken: u32,
+        slots: u32,
     }
     /// What is beside the lease, in other tables: the version of the declaration, and whether there is a state
     /// document.
@@ -221,6 +225,7 @@ parts! {
         request: Option<Name>,
         attributes: Document,
         undeclared: bool,
+        slots: Option<u32>,
         since_ms: StoreTime,
         deadline_ms: StoreTime,
         by_key: Option<Name>,
@@ -261,6 +266,7 @@ parts! {
         tenant: Name,
         kind: Name,
         key: Name,
+        slot: u32,
         by_key: Option<Name>,
         holder_session_id: Option<SessionId>,
         /// All of it, as JSON.
@@ -325,6 +331,7 @@ parts! {
         pending_session_id: Option<SessionId>,
         has_state: bool,
         queued: u32,
+        taken: u32,
     }
     /// The present session of a holder.
     struct PresentSessionPart in holders as h {
@@ -353,6 +360,7 @@ parts! {
         tenant: Name = "r.tenant",
         kind: Name = "r.kind",
         key: Name = "r.key",
+        slot: u32 = "r.slot",
         ripe_at_ms: Option<i64> = ripe_at!("coalesce(s.deadline_ms, l.deadline_ms)"),
         due_ms: i64,
     }
@@ -371,6 +379,7 @@ parts! {
         tenant: Name = "r.tenant",
         kind: Name = "r.kind",
         key: Name = "r.key",
+        slot: u32 = "r.slot",
         is_ripe: bool = "l.pending_lease_id IS NULL OR s.deadline_ms + r.lock_delay_ms <= $2",
     }
 }

@@ -10,7 +10,7 @@ use solehold_core::{
     record::Record,
     request::SpentRequest,
     session::{Holder, Session},
-    time::{StoreTime, Token},
+    time::StoreTime,
     waiter::Waiter,
 };
 use tokio_postgres::Row;
@@ -162,11 +162,13 @@ impl LeaseBoundsPart {
             held_back_by: resource.held_back_by.clone(),
             due_ms,
             queued: resource.queued,
+            taken: resource.taken,
+            slots: resource.slots,
         }
     }
 }
 
-fn lease(row: HoldingPart, token: Token) -> Result<Lease, Fault> {
+fn lease(row: HoldingPart, bounds: &LeaseBoundsPart) -> Result<Lease, Fault> {
     let id = row.lease_id;
     let tenure = match (row.session_id, row.ttl_ms, row.deadline_ms) {
         (Some(session), _, _) => Tenure::Session(session),
@@ -175,7 +177,7 @@ fn lease(row: HoldingPart, token: Token) -> Result<Lease, Fault> {
     };
     Ok(Lease {
         id,
-        token,
+        token: bounds.last_token,
         holder: row.holder,
         by: row.by_key,
         tenure,
@@ -183,6 +185,7 @@ fn lease(row: HoldingPart, token: Token) -> Result<Lease, Fault> {
         renewed_at: row.renewed_at_ms,
         confirm_by: row.confirm_by_ms,
         request: row.request,
+        slots: Some(bounds.slots).filter(|slots| *slots > 0),
         attributes: row.attributes,
         stats: row.stats,
     })
@@ -248,6 +251,7 @@ pub(crate) fn resource(
     (_, bounds, _, holding, pending): LeaseColumns,
     state: Option<StateDocument>,
 ) -> Result<Resource, Fault> {
+    let lease = holding.map(|holding| lease(holding, &bounds)).transpose()?;
     Ok(Resource {
         key: is.key.clone(),
         declared: is.declared.clone(),
@@ -255,10 +259,12 @@ pub(crate) fn resource(
         last_token: bounds.last_token,
         held_back_until: bounds.held_back_until_ms,
         held_back_by: bounds.held_back_by,
-        lease: holding.map(|holding| lease(holding, bounds.last_token)).transpose()?,
+        lease,
         pending: pending.map(Box::new),
         state,
         queued: bounds.queued,
+        taken: bounds.taken,
+        slots: bounds.slots,
     })
 }
 
@@ -284,6 +290,7 @@ pub(crate) fn waiter(
         request: row.request,
         attributes: row.attributes,
         undeclared: if row.undeclared { Undeclared::Allow } else { Undeclared::Refuse },
+        slots: row.slots,
         room: row.room_id,
         since: row.since_ms,
         deadline: row.deadline_ms,
@@ -305,6 +312,7 @@ impl From<&Waiter> for WaiterPart {
             request: waiter.request.clone(),
             attributes: waiter.attributes.clone(),
             undeclared: waiter.undeclared == Undeclared::Allow,
+            slots: waiter.slots,
             since_ms: waiter.since,
             deadline_ms: waiter.deadline,
             by_key: waiter.by.clone(),
@@ -321,7 +329,7 @@ impl WaiterPart {
 /// A spent request and what is remembered of it.
 pub(crate) fn request(row: &Row) -> Result<(RequestKey, SpentRequest), Fault> {
     let (RequestKeyPart { tenant, kind, key, holder, request }, spent) = read::<RequestColumns>(row)?;
-    Ok((RequestKey { resource: ResourceKey { tenant, kind, key }, holder, request }, spent))
+    Ok((RequestKey { resource: ResourceKey::new(tenant, kind, key), holder, request }, spent))
 }
 
 impl From<&RequestKey> for RequestKeyPart {
@@ -349,23 +357,25 @@ pub(crate) fn event(row: &Row) -> Result<Event, Fault> {
         tenant,
         kind,
         key,
+        slot,
         by_key: by,
         holder_session_id: holder_session,
         details,
     } = read(row)?;
     let what = serde_json::from_str(&details).map_err(|e| unreadable(format!("event {revision:?}: {e}")))?;
-    Ok(Event { revision, at, key: ResourceKey { tenant, kind, key }, by, holder_session, what })
+    Ok(Event { revision, at, key: ResourceKey { tenant, kind, key, slot }, by, holder_session, what })
 }
 
 /// An event as it is stored. JSON escapes control characters, NUL among them, so that any text can be.
 pub(crate) fn event_columns(event: &Event) -> Result<(EventPart, EventIndexPart), Fault> {
-    let ResourceKey { tenant, kind, key } = event.key.clone();
+    let ResourceKey { tenant, kind, key, slot } = event.key.clone();
     let part = EventPart {
         revision: event.revision,
         at_ms: event.at,
         tenant,
         kind,
         key,
+        slot,
         by_key: event.by.clone(),
         holder_session_id: event.holder_session,
         details: serde_json::to_string(&event.what).map_err(unreadable)?,
@@ -381,7 +391,7 @@ pub(crate) fn event_columns(event: &Event) -> Result<(EventPart, EventIndexPart)
     Ok((part, index))
 }
 
-/// What events of a resource are found by. It is stored: it must never change.
+/// What events of a resource and of its slots are found by. It is stored: it must never change.
 pub(crate) fn resource_hash(key: &ResourceKey) -> i64 {
     let mut hasher = blake3::Hasher::new();
     for part in [&key.tenant, &key.kind, &key.key] {

@@ -9,7 +9,8 @@ const EVENTS_MAX = 5_000;
 /** Without a word of the store for this long, what is shown may be old. It speaks at least every 5 s. */
 const STALE_MS = 15_000;
 
-export const idOf = ({ tenant, kind, key }) => `${tenant}\n${kind}\n${key}`;
+/** A slot of a shared resource is held by itself. */
+export const idOf = ({ tenant, kind, key, slot }) => `${tenant}\n${kind}\n${key}${slot ? `\n${slot}` : ""}`;
 
 /** The states of a resource, as the map colours them. */
 export const STATES = ["held", "moving", "held-back", "free"];
@@ -127,7 +128,10 @@ export class Store {
     this.resources = new Map();
     this.tenants = new Set();
     this.heldBack.clear();
+    // A resource that is shared is shown by its slots.
+    const shared = new Set(owned.filter((one) => one.slot).map((one) => idOf({ ...one, slot: undefined })));
     for (const one of owned) {
+      if (one.holder === null && shared.has(idOf(one))) continue;
       const resource = this.ensure(one);
       const known = before.get(resource.id);
       Object.assign(resource, {
@@ -163,8 +167,8 @@ export class Store {
   }
 
   /** The resource of a key, which is made if it is new. */
-  ensure({ tenant, kind, key }) {
-    const id = idOf({ tenant, kind, key });
+  ensure({ tenant, kind, key, slot }) {
+    const id = idOf({ tenant, kind, key, slot });
     let resource = this.resources.get(id);
     if (!resource) {
       resource = {
@@ -172,6 +176,7 @@ export class Store {
         tenant,
         kind,
         key,
+        slot,
         site: null,
         token: 0,
         holder: null,
@@ -179,7 +184,7 @@ export class Store {
         sessionId: null,
         pending: null,
         heldBackUntil: null,
-        declared: undefined,
+        declared: slot ? false : undefined,
         version: 0,
       };
       this.resources.set(id, resource);
@@ -218,6 +223,7 @@ export class Store {
     const resource = this.ensure(event);
     resource.version += 1;
     if (isNew) resource.declared = event.event_type === "resource_declared";
+    if (event.slot) this.resources.delete(idOf({ ...event, slot: undefined }));
     this.update(resource, event);
     this.settle(resource);
     this.remember(event, true);

@@ -18,8 +18,9 @@ export const CLASSES = [
 /** A line about an event. On the page of its resource it names the token instead of the resource. */
 export function eventRow(event, { hasTenant = false, hasName = true } = {}) {
   const kind = classOf(event);
-  const name = `${hasTenant ? `${event.tenant}: ` : ""}${event.kind}/${event.key}`;
-  const notes = [event.token && `token ${event.token}`, event.by && `by key ${event.by}`].filter(Boolean);
+  const slot = event.slot ? ` (slot ${event.slot})` : "";
+  const name = `${hasTenant ? `${event.tenant}: ` : ""}${event.kind}/${event.key}${slot}`;
+  const notes = [event.slot && `slot ${event.slot}`, event.token && `token ${event.token}`, event.by && `by key ${event.by}`].filter(Boolean);
   const words = hasName
     ? [h("a", { href: resourceLink(event) }, name), ` ${eventWords(event)}`]
     : [eventWords(event), " ", h("small", {}, notes.join(", "))];

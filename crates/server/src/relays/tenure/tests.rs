@@ -46,7 +46,7 @@ fn relay(engine: &Engine, published: &mpsc::Sender<Option<Name>>) -> Arc<Relay> 
         when_refused: WhenRefused::default(),
     };
     Arc::new(Relay {
-        key: ResourceKey { tenant: name("solehold"), kind: name("relay"), key: config.name.clone() },
+        key: ResourceKey::new(name("solehold"), name("relay"), config.name.clone()),
         config,
         engine: engine.clone(),
         destination: Box::new(Recorded(published.clone())),
@@ -76,7 +76,7 @@ async fn a_replica_that_relays_again_knows_what_was_declared_while_another_one_d
     let (sender, mut published) = mpsc::channel(8);
     let first = relay(&engine, &sender);
     let second = relay(&engine, &sender);
-    let key = ResourceKey { tenant: name("acme"), kind: name("camera"), key: name("cam-1") };
+    let key = ResourceKey::new(name("acme"), name("camera"), name("cam-1"));
     let declare = |site| {
         let declaration = Declaration { site: Some(name(site)), ..Declaration::default() };
         Command::Declare { key: key.clone(), declaration, only_new: false }

@@ -9,7 +9,7 @@ const LIMITS: WindowLimits = WindowLimits { events_max: 20, in_flight_max: 4, at
 
 fn resource(number: u8) -> ResourceKey {
     let name = |text: &str| Name::new(text).expect("a short name");
-    ResourceKey { tenant: name("t"), kind: name("k"), key: name(&number.to_string()) }
+    ResourceKey::new(name("t"), name("k"), name(&number.to_string()))
 }
 
 /// One thing that happens to a relay.

@@ -34,7 +34,7 @@ struct ZonePath {
 
 fn zone_key(site: &Site, id: &ZoneId) -> Result<ResourceKey, ApiError> {
     let kind = field::name("kind", kind::ZONE)?;
-    Ok(ResourceKey { tenant: site.tenant.clone(), kind, key: Zone::key(site.name.as_str(), id)? })
+    Ok(ResourceKey::new(site.tenant.clone(), kind, Zone::key(site.name.as_str(), id)?))
 }
 
 /// The cameras of a site that a zone applies to, as it was or as it is to be: also those that the caller may not see.

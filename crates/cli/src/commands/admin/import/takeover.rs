@@ -286,7 +286,7 @@ impl Step {
 }
 
 async fn plan(row: OldRow, kind: &Name, door: &Door) -> CommandResult<Step> {
-    let key = ResourceKey { tenant: row.tenant.clone(), kind: kind.clone(), key: row.key.clone() };
+    let key = ResourceKey::new(row.tenant.clone(), kind.clone(), row.key.clone());
     let seen = match door {
         Door::Server(client) => see_through(client, &key).await,
         Door::Store(engine) => see_in(engine, &key).await,
@@ -389,6 +389,7 @@ async fn hold_back_in(
         attributes: Document::default(),
         undeclared: Undeclared::Allow,
         wait: None,
+        slots: None,
         holds_at_most: None,
     });
     let target = Target::Resource(key.clone());
@@ -441,7 +442,7 @@ mod tests {
 
     fn judged(lease: OldLease, seen: Seen) -> Result<Verdict, String> {
         let row = OldRow { tenant: name("t"), key: name("hall"), site: None, lease };
-        let key = ResourceKey { tenant: name("t"), kind: name("scene"), key: name("hall") };
+        let key = ResourceKey::new(name("t"), name("scene"), name("hall"));
         Step { key, row, seen }.judge()
     }
 

@@ -18,6 +18,7 @@ export function resourcePage({ api, store, actions }, [tenant, kind, key]) {
 
   const state = h("span", { class: "pill" }, "loading");
   const facts = new Facts(
+    "Shared by",
     "Holder",
     "Token",
     "Deadline",
@@ -132,9 +133,14 @@ export function resourcePage({ api, store, actions }, [tenant, kind, key]) {
     }
     const { lease, pending } = seen;
     const isQuarantined = explanation?.quarantined === true;
-    const words = lease ? (pending ? "being handed over" : "held") : seen.held_back_ms > 0 ? "held back" : "free";
+    const shared = seen.shared ?? [];
+    const held = shared.length > 0 ? "shared" : "held";
+    const words = lease || shared.length > 0 ? (pending ? "being handed over" : held) : seen.held_back_ms > 0 ? "held back" : "free";
     setText(state, isQuarantined ? `${words}, in quarantine` : words);
-    state.className = `pill ${lease ? (pending ? "moving" : "held") : seen.held_back_ms > 0 ? "held-back" : "free"}`;
+    const looks = lease || shared.length > 0 ? (pending ? "moving" : "held") : seen.held_back_ms > 0 ? "held-back" : "free";
+    state.className = `pill ${looks}`;
+    const sharer = ({ holder, slot, slots, token }) => `${holder} (slot ${slot} of ${slots}, token ${token})`;
+    facts.set("Shared by", shared.length > 0 ? shared.map(sharer).join(", ") : undefined);
     setText(holderLink, lease?.holder ?? "");
     holderLink.href = lease ? runnerLink(lease.holder) : "#/";
     facts.set("Holder", lease ? holderLink : undefined);
