@@ -10,6 +10,8 @@ use clap::{
 use crate::commands::gate;
 #[cfg(not(all(feature = "agent", feature = "gate", feature = "kafka", feature = "postgres")))]
 use crate::commands::not_built;
+#[cfg(not(all(feature = "agent", feature = "gate")))]
+use crate::commands::not_built::NotBuilt as DemoArgs;
 #[cfg(not(feature = "postgres"))]
 use crate::commands::not_built::{NotBuilt as RowsArgs, NotBuilt as SqlArgs};
 #[cfg(not(feature = "agent"))]
@@ -26,6 +28,8 @@ use crate::commands::{
 };
 #[cfg(feature = "postgres")]
 use crate::commands::{rows::RowsArgs, sql::SqlArgs};
+#[cfg(all(feature = "agent", feature = "gate"))]
+use crate::demo::DemoArgs;
 use crate::{
     client::ServerArgs,
     commands::{
@@ -34,6 +38,7 @@ use crate::{
     },
     exit,
     global::GlobalArgs,
+    top::TopArgs,
 };
 
 /// The version, and the commit that it was built from where that is known.
@@ -132,6 +137,10 @@ pub enum Command {
         "serve --config /etc/solehold/solehold.yaml --check=connect",
     ))]
     Serve(Box<Alone<serve::ServeArgs>>),
+    /// See it work: a server, a gate and three agents in a temporary folder, to be killed, paused and drained
+    #[cfg_attr(not(all(feature = "agent", feature = "gate")), command(hide = true))]
+    #[command(after_help = examples!("demo", "demo --tour"))]
+    Demo(Alone<DemoArgs>),
     /// Run a command while holding a lease; kill it and all its children if the lease is lost
     #[cfg_attr(not(feature = "agent"), command(hide = true))]
     #[command(after_help = examples!(
@@ -231,6 +240,13 @@ pub enum Command {
         "watch --from 1.187 --limit 10 --json",
     ))]
     Watch(watch::WatchArgs),
+    /// Show resources, runners and events as they change; one page of text where there is no terminal
+    #[command(after_help = examples!(
+        "top",
+        "top --tab runners --sort holder",
+        "top --filter runner-2 --server leases.example:7070",
+    ))]
+    Top(TopArgs),
     /// Manage keys and tokens, export and import, through a server or directly on its store
     Admin(admin::AdminArgs),
     /// Print completions for a shell
@@ -256,8 +272,13 @@ impl Command {
         }
     }
 
+    /// Whether it takes the whole terminal, where log lines would only get in the way.
+    pub fn is_view(&self) -> bool {
+        matches!(self, Self::Demo(_) | Self::Top(_))
+    }
+
     /// Whether it sends no requests to a server.
     pub fn is_local(&self) -> bool {
-        matches!(self, Self::Serve(_) | Self::Rows(_) | Self::Completions(_) | Self::Man(_))
+        matches!(self, Self::Serve(_) | Self::Demo(_) | Self::Rows(_) | Self::Completions(_) | Self::Man(_))
     }
 }

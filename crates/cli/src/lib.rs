@@ -19,6 +19,8 @@ mod args;
 mod client;
 mod commands;
 mod config;
+#[cfg(all(feature = "agent", feature = "gate"))]
+mod demo;
 mod doctor;
 mod engine_url;
 mod error;
@@ -27,12 +29,14 @@ mod global;
 #[cfg(feature = "agent")]
 mod hold;
 mod human;
+mod live;
 mod logs;
 mod output;
 mod progress;
 mod store;
 mod target;
 mod times;
+mod top;
 mod traces;
 mod view;
 
@@ -135,7 +139,8 @@ async fn dispatch(command: Command, server: &ServerArgs, global: &GlobalArgs) ->
     );
     if !logs_by_itself {
         // They tell people what matters in words of their own.
-        let level = if command.runs_a_command() { "off" } else { "warn" };
+        let is_silent = command.runs_a_command() || command.is_view();
+        let level = if is_silent { "off" } else { "warn" };
         global.logs(level)?.start("cli").map_err(CommandError::usage)?;
     }
     let client = || Client::new(server);
@@ -158,6 +163,11 @@ async fn dispatch(command: Command, server: &ServerArgs, global: &GlobalArgs) ->
         Command::Run(_) | Command::Lock(_) | Command::Elect(_) | Command::Agent(_) => {
             Err(not_built::error("`run`, `lock`, `elect` and `agent`", "agent"))
         }
+        #[cfg(all(feature = "agent", feature = "gate"))]
+        Command::Demo(alone) => return demo::run(alone.args).await,
+        #[cfg(not(all(feature = "agent", feature = "gate")))]
+        Command::Demo(_) => Err(not_built::error("`demo`", "agent,gate")),
+        Command::Top(args) => top::run(args, server).await,
         Command::Doctor(args) => return doctoring::run(args, server, global).await,
         Command::Watch(args) => return watch::run(args, &client()?, global).await,
         Command::Serve(alone) => serve::run(alone.args, global).await,

@@ -22,6 +22,7 @@ const KIND: &str = "camera";
 const NOT_READS: &[&str] = &[
     "serve",
     "agent",
+    "demo",
     "doctor",
     "elect",
     "explain",
@@ -56,6 +57,7 @@ const NOT_READS: &[&str] = &[
     "rows revive",
     "sql",
     "session close",
+    "top",
 ];
 
 /// A lease, and what reads must say about it.

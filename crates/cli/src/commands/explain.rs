@@ -77,11 +77,14 @@ pub async fn run(args: ExplainArgs, client: &Client, global: &GlobalArgs) -> Com
     if global.json {
         return output::json(&story);
     }
-    let mut text = format!("{resource}\n{}", output::facts(&story.facts(resource)));
-    if !story.events.is_empty() {
-        text += &format!("\n{}", watch::table(&story.events));
-    }
-    output::print(&text)
+    output::print(&story.text(resource))
+}
+
+/// What `solehold explain` prints of a resource, with at most so many of its last events.
+pub async fn text(resource: &ResourceArg, events: usize, client: &Client) -> CommandResult<String> {
+    let args = ExplainArgs { resource: resource.clone(), events };
+    let story = gather(&args, client).await.doing(format!("explain {resource}"))?;
+    Ok(story.text(resource))
 }
 
 /// What is there, or nothing where the server knows nothing of it.
@@ -146,6 +149,14 @@ impl From<SessionBody> for SessionFacts {
 type Fact = (&'static str, Option<String>);
 
 impl Story {
+    fn text(&self, resource: &ResourceArg) -> String {
+        let mut text = format!("{resource}\n{}", output::facts(&self.facts(resource)));
+        if !self.events.is_empty() {
+            text += &format!("\n{}", watch::table(&self.events));
+        }
+        text
+    }
+
     fn facts(&self, resource: &ResourceArg) -> Vec<Fact> {
         let mut facts = self.lease_facts();
         facts.extend(self.line_facts());

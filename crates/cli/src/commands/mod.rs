@@ -43,6 +43,6 @@ use solehold_process::signals::EndingSignals;
 use crate::error::{CommandError, CommandResult};
 
 /// Listens for SIGTERM and Ctrl-C from now on.
-fn ending_signals() -> CommandResult<EndingSignals> {
+pub fn ending_signals() -> CommandResult<EndingSignals> {
     EndingSignals::new().map_err(|error| CommandError::broken(format!("cannot listen for signals: {error}")))
 }

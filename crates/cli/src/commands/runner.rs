@@ -114,15 +114,29 @@ pub async fn run(command: RunnerCommand, client: &Client, global: &GlobalArgs) -
 }
 
 async fn get(name: &str, client: &Client, global: &GlobalArgs) -> CommandResult {
+    let (runner, leases) = read(name, client).await?;
+    if global.json {
+        return output::json(&json!({ "runner": runner, "leases": leases }));
+    }
+    output::print(&shown(&runner, &leases))
+}
+
+/// What `solehold runner get` prints.
+pub async fn text(name: &str, client: &Client) -> CommandResult<String> {
+    let (runner, leases) = read(name, client).await?;
+    Ok(shown(&runner, &leases))
+}
+
+async fn read(name: &str, client: &Client) -> CommandResult<(Runner, Vec<LeaseView>)> {
     let runner =
         client.get::<Runner>(&paths::runner(name), &[]).await.doing(format!("show runner {name}"))?;
     let query = [("holder", Some(name.to_owned()))];
     let leases = client.list::<LeaseList>(&paths::leases(), &query, None).await;
     let leases = leases.doing(format!("list the leases of {name}"))?;
-    let leases: Vec<LeaseView> = leases.into_iter().map(Into::into).collect();
-    if global.json {
-        return output::json(&json!({ "runner": runner, "leases": leases }));
-    }
+    Ok((runner, leases.into_iter().map(Into::into).collect()))
+}
+
+fn shown(runner: &Runner, leases: &[LeaseView]) -> String {
     let about = &runner.about;
     let metrics = serde_json::to_string(&runner.metrics).ok();
     let session = runner
@@ -133,21 +147,21 @@ async fn get(name: &str, client: &Client, global: &GlobalArgs) -> CommandResult 
         ("load", Some(format!("{} of {}", runner.current_load, about.capacity))),
         ("session", Some(or_dash(session))),
         ("last seen", Some(ago(runner.last_heartbeat, wall_ms()))),
-        ("deployment", Some(deployment(&runner)).filter(|text| text != "-")),
+        ("deployment", Some(deployment(runner)).filter(|text| text != "-")),
         ("host", about.host.clone()),
         ("site", Some(runner.site_id.clone()).filter(|site| !site.is_empty())),
         ("can do", Some(about.capabilities.join(", ")).filter(|text| !text.is_empty())),
         ("metrics", metrics.filter(|_| !runner.metrics.is_empty())),
         ("tenant", Some(runner.tenant_id.clone()).filter(|tenant| tenant != "default")),
     ]);
-    let held = match leases.as_slice() {
+    let held = match leases {
         [] => "\nholds no leases\n".to_owned(),
         leases => format!("\n{}", LeaseView::table(leases)),
     };
-    output::print(&format!("{name}\n{facts}{held}"))
+    format!("{}\n{facts}{held}", runner.runner_id)
 }
 
-fn word(status: RunnerStatus) -> &'static str {
+pub fn word(status: RunnerStatus) -> &'static str {
     match status {
         RunnerStatus::Active => "active",
         RunnerStatus::Draining => "draining",
@@ -156,7 +170,7 @@ fn word(status: RunnerStatus) -> &'static str {
     }
 }
 
-fn deployment(runner: &Runner) -> String {
+pub fn deployment(runner: &Runner) -> String {
     let group = &runner.about.deployment_group;
     let version = &runner.about.deployment_version;
     let parts: Vec<&str> = [group, version].into_iter().flatten().map(String::as_str).collect();

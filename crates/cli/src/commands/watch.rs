@@ -307,7 +307,7 @@ pub fn table(events: &[LeaseEvent]) -> String {
 }
 
 /// What else there is to say of an event, for people.
-fn details(event: &LeaseEvent) -> String {
+pub fn details(event: &LeaseEvent) -> String {
     let text = |name: &str| event.details.get(name).and_then(Value::as_str).map(str::to_owned);
     let number = |name: &str| event.details.get(name).and_then(Value::as_u64);
     let at = StoreTime::from(event.timestamp);

@@ -1,6 +1,8 @@
 //! The binary as its users run it.
 #![allow(dead_code)]
 
+pub mod terminal;
+
 use std::ffi::OsStr;
 use std::path::Path;
 use std::process::Stdio;

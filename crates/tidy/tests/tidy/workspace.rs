@@ -6,8 +6,9 @@ use std::process::Command;
 
 use super::{files, repository};
 
-/// Everyone who tries Solehold compiles these: a dependency more is a decision.
-const CRATES_MAX: usize = 289;
+/// Everyone who tries Solehold compiles these: a dependency more is a decision. ratatui, for `demo` and `top`, brings 31:
+/// drawing on terminals by hand would be more code than the views.
+const CRATES_MAX: usize = 320;
 
 #[test]
 fn the_default_build_stays_small() {
