@@ -43,6 +43,7 @@ pub fn lease_view(key: ResourceKey, attributes: &str) -> LeaseView {
             renewed_at: None,
             confirm_by: None,
             request: None,
+            slots: None,
             attributes: document(attributes),
             stats: document(r#"{"fps":25}"#),
         },

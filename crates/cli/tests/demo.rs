@@ -53,7 +53,7 @@ async fn the_tour_shows_every_step_and_leaves_nothing() -> Result<()> {
     let mut tour = command(["demo", "--tour"]);
     tour.env("TMPDIR", place.path()).env(MARK, &place.mark);
     // It has a bound of its own, which is longer than that of other commands.
-    let output = tokio::time::timeout(SOON * 4, tour.output()).await.context("it does not end")??;
+    let output = tokio::time::timeout(SOON * 6, tour.output()).await.context("it does not end")??;
     let text = String::from_utf8(output.stdout)?;
     let errors = String::from_utf8(output.stderr)?;
     ensure!(output.status.success(), "{}\n{text}\n{errors}", output.status);

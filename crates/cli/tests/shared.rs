@@ -4,7 +4,7 @@ mod common;
 
 use anyhow::{Context, Result, ensure};
 use common::{SOON, ask, command, json_of, server};
-use solehold_testkit::{Solehold, wait_for};
+use solehold_testkit::{Solehold, TempDir, wait_for};
 use tokio::process::Child;
 
 /// A command that says its slot and token, and holds its lock until the file `go` is there.
@@ -27,7 +27,7 @@ async fn said(folder: &std::path::Path, who: &str) -> Result<(String, u64)> {
 #[tokio::test]
 async fn two_hold_a_lock_of_two_slots_and_the_third_waits() -> Result<()> {
     let server = server().start().await?;
-    let folder = tempfile::tempdir()?;
+    let folder = TempDir::new()?;
     let folder = folder.path();
     let mut ann = holds(&server, folder, "ann", &["--slots", "2"])?;
     let (slot, first) = said(folder, "ann").await?;

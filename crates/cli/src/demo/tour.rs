@@ -16,9 +16,9 @@ use crate::{
     output,
 };
 
-/// The whole tour, and one wait in it.
-const TOUR_MAX: Duration = Duration::from_secs(120);
-const WAIT_MAX: Duration = Duration::from_secs(60);
+/// The whole tour, and one wait in it: more than a busy machine takes. A quiet one needs a minute and a half.
+const TOUR_MAX: Duration = Duration::from_secs(300);
+const WAIT_MAX: Duration = Duration::from_secs(90);
 /// Refused writes that are shown.
 const SHOWN_MAX: usize = 3;
 

@@ -250,7 +250,7 @@ mod tests {
     fn an_entry_can_always_be_stored() {
         // Each letter takes two bytes in JSON.
         let long = name(&"\"".repeat(255));
-        let key = ResourceKey { tenant: long.clone(), kind: long.clone(), key: long };
+        let key = ResourceKey::new(long.clone(), long.clone(), long);
         let reason = "\"".repeat(1_024);
         let deed = Deed::to_resource("revoke_lease", &key).with("reason", &reason).with("token", u64::MAX);
         let deed = deed.with("large", "x".repeat(100_000));
