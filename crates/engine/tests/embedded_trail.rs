@@ -1,5 +1,5 @@
-//! The history of events of the embedded store: rows of many events, read, dropped and migrated event by event. And what else
-//! is migrated.
+//! The history of events of the embedded store: rows of many events, read, dropped and migrated event by event. And
+//! what else is migrated.
 #![allow(clippy::unwrap_used, reason = "a test that panics says where")]
 
 use std::path::Path;

@@ -5,8 +5,8 @@
 //!   answered.
 //! - `sessions`, `holders`, `resources`, `requests`, `records`, `waiters`: the snapshot, views of the one table `rows`.
 //!   After a clean stop the snapshot is all there is, and the log is empty.
-//! - `lease_events`: the history of events, one line per event; a view of `event_batches`, which has the events of a batch in
-//!   one row. `event_index` is for looking events up.
+//! - `lease_events`: the history of events, one line per event; a view of `event_batches`, which has the events of a
+//!   batch in one row. `event_index` is for looking events up.
 //! - `meta`: the clock's mark, the epoch, the revision, the floor of the events, and which incarnation of the folder it
 //!   is.
 //!

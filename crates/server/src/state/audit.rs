@@ -1,9 +1,9 @@
 //! The audit trail: what operators did that no event of a resource shows, or that people look for in one place.
 //!
-//! An entry is a record that commits with what it is about, so neither is there without the other. There are at most
-//! [`TENANT_ENTRIES_MAX`] of each tenant, so that no tenant displaces the entries of others, and [`ENTRIES_MAX`] in all.
-//! Each process removes the oldest with its first entry and then with every [`TRIM_EVERY`]th: so many more may be there
-//! for each process.
+//! An entry is a record that commits with what it is about, so neither is there without the other. At most
+//! [`TENANT_ENTRIES_MAX`] of each tenant are kept, so that no tenant displaces the entries of others, and
+//! [`ENTRIES_MAX`] in all. Each process removes the oldest with its first entry and then with every [`TRIM_EVERY`]th:
+//! as many more may be there for each process.
 
 use std::{
     collections::{BTreeMap, HashMap},

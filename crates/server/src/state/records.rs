@@ -27,8 +27,8 @@ pub(crate) async fn change<T>(
     change_noted(engine, of, id, None, how).await
 }
 
-/// Changes the record of that name, and stores a note with it. `how` makes the new record from the stored one, if there is one, and the store's
-/// time; it is called again if the record was written meanwhile.
+/// Changes the record of that name, and stores a note with it. `how` makes the new record from the stored one, if there
+/// is one, and the store's time; it is called again if the record was written meanwhile.
 pub(crate) async fn change_noted<T>(
     engine: &Engine,
     of: &'static str,
