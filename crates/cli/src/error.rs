@@ -108,19 +108,12 @@ impl CommandError {
     }
 }
 
-/// How the detail of a refusal to acquire several resources begins.
-const NOT_ALL: &str = "none was acquired";
-
 impl From<Problem> for CommandError {
     fn from(problem: Problem) -> Self {
-        // Of several that are acquired together, the detail names the one in the way.
-        let is_one = !problem.detail.starts_with(NOT_ALL);
         let message = match (problem.code, &problem.holder, problem.token) {
             // With the time left in units that people read.
-            (ErrorCode::Held, Some(holder), Some(token)) if is_one => {
-                format!("held by {holder} with token {token}")
-            }
-            (ErrorCode::HeldBack, _, Some(token)) if is_one => {
+            (ErrorCode::Held, Some(holder), Some(token)) => format!("held by {holder} with token {token}"),
+            (ErrorCode::HeldBack, _, Some(token)) => {
                 format!("held back after token {token}, until its old deadline")
             }
             (ErrorCode::OutOfBounds, ..) => ttl_bounds(&problem).unwrap_or_else(|| problem.detail.clone()),

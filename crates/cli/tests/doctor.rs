@@ -69,7 +69,7 @@ async fn a_data_folder_and_its_server() -> Result<()> {
     let server = server().data_dir(&data).start().await?;
     let found = Found::of(&["--data-dir", path, "--server", server.url()]).await?;
     found.has("ok", "store", &format!("process {} has", server.pid()?))?;
-    found.has("ok", "store", "has schema 5")?;
+    found.has("ok", "store", "has schema 6")?;
     found.has("ok", "server", "is ready, with the embedded engine")?;
     found.has("ok", "versions", "this program and 1 server have version")?;
     found.has("ok", "clock", "the clock of the store behind")?;
@@ -92,7 +92,7 @@ async fn a_data_folder_and_its_server() -> Result<()> {
     Found::of(&["--data-dir", path]).await?.has(
         "problem",
         "store",
-        "has schema 99, and this program knows 5",
+        "has schema 99, and this program knows 6",
     )?;
     fs::write(
         &file,

@@ -15,8 +15,8 @@ async fn busy() -> Result<Solehold> {
 async fn fill(server: &Solehold) -> Result<()> {
     for line in [
         "resource put camera/lobby",
-        "lease acquire camera/gate --holder runner-1 --ttl 10m",
-        "lease acquire camera/yard --holder runner-2 --ttl 10m",
+        "lease acquire camera/gate --holder runner-1 --ttl 5m",
+        "lease acquire camera/yard --holder runner-2 --ttl 5m",
     ] {
         ask(server, line).await?.good()?;
     }
@@ -59,7 +59,7 @@ async fn on_a_terminal_it_is_live_and_says_when_it_is_old() -> Result<()> {
     let mut terminal = Terminal::start(&format!("{BINARY} top"), &[("SOLEHOLD_SERVER", server.url())])?;
     let says = |needle: &'static str| move |screen: &str| screen.contains(needle);
     terminal.shows("the resources", says("3 resources, 2 held")).await?;
-    ask(&server, "lease acquire camera/lobby --holder runner-9 --ttl 10m").await?.good()?;
+    ask(&server, "lease acquire camera/lobby --holder runner-9 --ttl 5m").await?.good()?;
     terminal.shows("a change", says("runner-9")).await?;
     terminal.press("/yard\r").await?;
     terminal
@@ -77,7 +77,7 @@ async fn on_a_terminal_it_is_live_and_says_when_it_is_old() -> Result<()> {
     terminal.shows("that it is old", says("OLD: this is how it was")).await?;
     let server = builder.start().await?;
     terminal.shows("that it is not", |screen| !screen.contains("OLD: ")).await?;
-    ask(&server, "lease acquire camera/late --holder runner-7 --ttl 10m").await?.good()?;
+    ask(&server, "lease acquire camera/late --holder runner-7 --ttl 5m").await?.good()?;
     terminal.shows("what came after", says("camera/late")).await?;
     terminal.press("q").await?;
     assert_eq!(terminal.ended().await?, Some(0));

@@ -81,8 +81,8 @@ pub struct Acquire {
     pub undeclared: Undeclared,
     /// Whether to wait in line while it is not free. Without it the command is refused.
     pub wait: Option<Wait>,
-    /// Share the resource with others: a lease on one of its slots, unless this many are taken (rule 29). Without it the
-    /// lease is exclusive.
+    /// Share the resource with others: a lease on one of its slots, unless this many are taken (rule 29). Without it
+    /// the lease is exclusive.
     pub slots: Option<u32>,
     /// Refuse a lease with a session of its own if the holder has this many leases already, in whatever session.
     pub holds_at_most: Option<u32>,

@@ -153,7 +153,7 @@ pub struct ResourceKey {
     pub tenant: Name,
     pub kind: Name,
     pub key: Name,
-    /// Which of its slots is meant, from 1 on (rule 29); 0 is the resource itself.
+    /// Which of its slots is meant, from 1 on, or 0 for the resource itself (rule 29).
     #[serde(default, skip_serializing_if = "is_zero")]
     pub slot: u32,
 }

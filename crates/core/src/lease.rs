@@ -201,8 +201,8 @@ impl Resource {
         self.declared.as_ref().map_or(0, |d| d.lock_delay_ms)
     }
 
-    /// Whether its row carries no information and can be dropped. A slot is counted by its resource, so its hold-back is
-    /// ended by a decision, and not by time alone.
+    /// Whether its row carries no information and can be dropped. A slot is counted by its resource, so its hold-back
+    /// is ended by a decision, and not by time alone.
     pub fn is_forgettable(&self, now: StoreTime) -> bool {
         let is_free_by = |until: StoreTime| until <= now && !self.key.is_slot();
         self.declared.is_none()

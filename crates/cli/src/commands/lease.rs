@@ -291,6 +291,9 @@ async fn acquire_all(args: AcquireArgs, client: &Client, global: &GlobalArgs) ->
     };
     let batch = AcquireBatch { items: args.resources.iter().map(item).collect(), all_or_none: true };
     let answer = client.send::<BatchResults>(Method::POST, &paths::batch_acquire(), &batch).await;
+    // The detail of a refusal names the one that is in the way.
+    let answer =
+        answer.map_err(|failure| CommandError { message: failure.problem.detail.clone(), ..failure });
     let named: Vec<_> = args.resources.iter().map(ToString::to_string).collect();
     let results = answer.doing(format!("acquire {}", named.join(", ")))?.results;
     let mut grants = Vec::new();

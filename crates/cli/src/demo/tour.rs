@@ -16,7 +16,7 @@ use crate::{
     output,
 };
 
-/// The whole tour, and one wait in it: more than a busy machine takes. A quiet one needs a minute and a half.
+/// The whole tour, and one wait in it: more than a busy machine takes. A quiet one needs 20 s in all.
 const TOUR_MAX: Duration = Duration::from_secs(300);
 const WAIT_MAX: Duration = Duration::from_secs(90);
 /// Refused writes that are shown.

@@ -111,6 +111,8 @@ impl Screen {
                 self.row = numbers.next().unwrap_or(1).saturating_sub(1);
                 self.column = numbers.next().unwrap_or(1).saturating_sub(1);
             }
+            // The screen of a program that fills it is another one, and empty.
+            b'h' | b'l' if parameters == "?1049" => self.cells = vec![vec![' '; COLUMNS]; ROWS],
             b'J' => self.cells = vec![vec![' '; COLUMNS]; ROWS],
             _ => {}
         }

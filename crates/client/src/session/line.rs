@@ -37,9 +37,9 @@ pub(crate) async fn wait_in_line(
     wait.run().await
 }
 
-/// Waits for several resources, all or none, for at most `timeout` in all. They are acquired in the order of their names,
-/// so that no two who do so wait for each other. What was acquired is released again if one is not. The guards come in
-/// the order in which they were asked for.
+/// Waits for several resources, all or none, for at most `timeout` in all. They are acquired in the order of their
+/// names, so that no two who do so wait for each other. What was acquired is released again if one is not. The guards
+/// come in the order in which they were asked for.
 pub(crate) async fn wait_for_all(
     inner: &Arc<Inner>,
     resources: Vec<ResourceName>,

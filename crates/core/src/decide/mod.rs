@@ -295,8 +295,8 @@ impl Draft<'_> {
         self.end(resource, What::Expired, |e| e.held_back_until = Some(free_at).filter(|at| *at > now));
     }
 
-    /// Grants a free resource to the lease that is pending (rule 16), or else to the first in line (rule 15). What a slot
-    /// has become free for is decided by the line of its resource (rule 29).
+    /// Grants a free resource to the lease that is pending (rule 16), or else to the first in line (rule 15). What a
+    /// slot has become free for is decided by the line of its resource (rule 29).
     fn activate(&mut self, resource: &mut Resource) -> Result<(), Stop> {
         if resource.key.is_slot() {
             return self.activate(&mut self.whole(&resource.key)?);

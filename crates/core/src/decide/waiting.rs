@@ -192,8 +192,8 @@ impl<'a> Draft<'a> {
         if left < waiting as usize { Err(FoundLate::WaitersOn(id).into()) } else { Ok(()) }
     }
 
-    /// Grants a free resource to the first in line who can take it; dead waiters ahead are dropped. Of those who share it
-    /// each gets a slot, as long as there are any.
+    /// Grants a free resource to the first in line who can take it; dead waiters ahead are dropped. Of those who share
+    /// it each gets a slot, as long as there are any.
     pub(super) fn grant_first_in_line(&mut self, resource: &mut Resource) -> Result<(), Stop> {
         while let Some(waiter) = self.first_in_line(&resource.key)? {
             if !self.can_take(waiter, resource)? {

@@ -46,8 +46,8 @@ macro_rules! read_now {
 }
 pub(crate) use read_now;
 
-/// Resources by key with their slots (`$1..$3`), by a lease on them (`$4`, and its mark `$8`), by a session (`$5`) or present session
-/// of a holder (`$6, $7`) that they are attached to, or by their holder (`$9, $10`).
+/// Resources by key with their slots (`$1..$3`), by a lease on them (`$4`, and its mark `$8`), by a session (`$5`) or
+/// present session of a holder (`$6, $7`) that they are attached to, or by their holder (`$9, $10`).
 macro_rules! wanted {
     () => {
         "WITH whole AS (SELECT unnest($5::uuid[]) AS id \

@@ -14,7 +14,7 @@ use uuid::Uuid;
 use super::{Context, about};
 use crate::{
     error::{ApiError, unexpected},
-    state::quota::Quota,
+    state::{operator, quota::Quota},
 };
 
 pub fn new_lease_id(key: &ResourceKey) -> LeaseId {
@@ -141,6 +141,12 @@ impl Context {
 
     async fn exists(&self, key: &ResourceKey) -> Result<bool, ApiError> {
         Ok(self.engine().resource(key).await?.state.resource(key).is_some())
+    }
+
+    /// Makes tokens continue above a number; returns from where.
+    pub(crate) async fn raise_token(&self, above: u64) -> Result<u64, ApiError> {
+        let (command, deed) = operator::raise_token(above);
+        expect!(self.audited(deed).execute(command).await?, Answer::Raised(revision) => revision.0)
     }
 
     /// Acquires several resources, all or none.

@@ -24,6 +24,12 @@ use super::{
 };
 use crate::error::{ApiError, unexpected};
 
+/// The command that makes tokens continue above a number, and what the audit trail says of it.
+pub(crate) fn raise_token(above: u64) -> (Command, Deed) {
+    let deed = Deed::new("raise_token", "store").with("above", above);
+    (Command::RaiseRevision { above: Revision(above) }, deed)
+}
+
 /// Who changes the store by hand. Clones are handles to the same trail.
 #[derive(Debug, Clone)]
 pub struct Operator {
@@ -89,8 +95,7 @@ impl Operator {
 
     /// Makes tokens continue above a number; returns from where.
     pub async fn raise_token(&self, above: u64) -> Result<u64, ApiError> {
-        let deed = Deed::new("raise_token", "store").with("above", above);
-        let command = Command::RaiseRevision { above: Revision(above) };
+        let (command, deed) = raise_token(above);
         match self.submit(command, &deed).await?? {
             Answer::Raised(revision) => Ok(revision.0),
             other => Err(unexpected(&other)),

@@ -219,7 +219,10 @@ fn mask(field: &str, value: &mut Value) {
                     json!("host-1f5eaf")
                 }
                 "key" if text.starts_with("shk_") => json!("shk_k7d2_..."),
-                "id" | "by" => json!(KEY_ID),
+                "id" | "by" | "key_id" => json!(KEY_ID),
+                "target" if text.starts_with("key/") => json!(format!("key/{KEY_ID}")),
+                // Entries of the audit trail are named by their time.
+                "next" if text.len() == 33 => json!("0000019be52a6100-1cbcba83e911737a"),
                 "ttl_ms" | "retry_after_ms" | "after_ms" => json!(whole(number)),
                 "detail" | "reason" => json!(without_times(text)),
                 "sealed_cursor" => json!("1.7.0.9c1e5a4f..."),

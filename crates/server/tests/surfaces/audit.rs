@@ -78,7 +78,9 @@ async fn each_action_of_an_operator_has_an_entry() {
     assert_eq!((&revoked["actor"], &revoked["tenant"]), (&json!("test"), &json!("tenant-1")));
     assert!(revoked["key_id"].is_string() && revoked["at"].is_string(), "{revoked}");
     assert_eq!(of("placement")["details"], json!({"settle_ms": 5, "band_percent": null}));
-    assert_eq!(of("create_key")["details"], json!({"name": "ci", "role": "runner"}));
+    let is_made = |entry: &&Value| entry["action"] == "create_key" && entry["target"] == format!("key/{key}");
+    let made = all.iter().find(is_made).expect("the new key, not that of the operator");
+    assert_eq!(made["details"], json!({"name": "ci", "role": "runner"}));
     assert_eq!(of("expire_key")["details"], json!({"name": "ci", "expires_in_seconds": 60}));
     let told = json!(all).to_string();
     assert!(!told.contains("shk_"), "no secret of a key: {told}");

@@ -6,8 +6,8 @@ use std::process::Command;
 
 use super::{files, repository};
 
-/// Everyone who tries Solehold compiles these: a dependency more is a decision. ratatui, for `demo` and `top`, brings 31:
-/// drawing on terminals by hand would be more code than the views.
+/// Everyone who tries Solehold compiles these: a dependency more is a decision. ratatui, for `demo` and `top`, brings
+/// 31: drawing on terminals by hand would be more code than the views.
 const CRATES_MAX: usize = 320;
 
 #[test]

@@ -20,7 +20,11 @@ export function eventRow(event, { hasTenant = false, hasName = true } = {}) {
   const kind = classOf(event);
   const slot = event.slot ? ` (slot ${event.slot})` : "";
   const name = `${hasTenant ? `${event.tenant}: ` : ""}${event.kind}/${event.key}${slot}`;
-  const notes = [event.slot && `slot ${event.slot}`, event.token && `token ${event.token}`, event.by && `by key ${event.by}`].filter(Boolean);
+  const notes = [
+    event.slot && `slot ${event.slot}`,
+    event.token && `token ${event.token}`,
+    event.by && `by key ${event.by}`,
+  ].filter(Boolean);
   const words = hasName
     ? [h("a", { href: resourceLink(event) }, name), ` ${eventWords(event)}`]
     : [eventWords(event), " ", h("small", {}, notes.join(", "))];

@@ -235,7 +235,7 @@ async fn put_tenant(
     responses((status = 200, description = "Tokens continue above this number", body = RaisedToken))
 )]
 async fn raise_token(caller: Caller<role::StoreAdmin>, Body(raise): Body<RaiseToken>) -> Reply<RaisedToken> {
-    let above = caller.context().operator().raise_token(raise.above).await?;
+    let above = caller.context().raise_token(raise.above).await?;
     Ok(Json(RaisedToken { above }))
 }
 

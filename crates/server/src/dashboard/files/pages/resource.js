@@ -123,6 +123,13 @@ export function resourcePage({ api, store, actions }, [tenant, kind, key]) {
     return undefined;
   }
 
+  /** How it stands, in words and as a colour. */
+  function standing() {
+    if (seen.shared?.length > 0) return ["shared", "held"];
+    if (seen.lease) return seen.pending ? ["being handed over", "moving"] : ["held", "held"];
+    return seen.held_back_ms > 0 ? ["held back", "held-back"] : ["free", "free"];
+  }
+
   function showResource() {
     for (const one of Object.values(buttons)) one.hidden = true;
     if (!seen) {
@@ -134,10 +141,8 @@ export function resourcePage({ api, store, actions }, [tenant, kind, key]) {
     const { lease, pending } = seen;
     const isQuarantined = explanation?.quarantined === true;
     const shared = seen.shared ?? [];
-    const held = shared.length > 0 ? "shared" : "held";
-    const words = lease || shared.length > 0 ? (pending ? "being handed over" : held) : seen.held_back_ms > 0 ? "held back" : "free";
+    const [words, looks] = standing();
     setText(state, isQuarantined ? `${words}, in quarantine` : words);
-    const looks = lease || shared.length > 0 ? (pending ? "moving" : "held") : seen.held_back_ms > 0 ? "held-back" : "free";
     state.className = `pill ${looks}`;
     const sharer = ({ holder, slot, slots, token }) => `${holder} (slot ${slot} of ${slots}, token ${token})`;
     facts.set("Shared by", shared.length > 0 ? shared.map(sharer).join(", ") : undefined);
