@@ -22,11 +22,19 @@ func Attributes(attributes Metrics) AcquireOption {
 	return func(a *acquire) { a.attributes = attributes }
 }
 
+// Slots shares the resource: up to n holders have it at once, each with a token of its own. All of them give the same n;
+// the smallest one counts. Without this option a lease is exclusive.
+func Slots(n int) AcquireOption {
+	return func(a *acquire) { a.slots, a.isShared = n, true }
+}
+
 // acquire is the attempts of one acquire, under one request id for as long as that can get anything.
 type acquire struct {
 	session    *Session
 	kind, key  string
 	attributes Metrics
+	slots      int
+	isShared   bool
 	// until is the tick until which the caller waits; one that has passed asks once.
 	until     Tick
 	requestID string
@@ -39,6 +47,14 @@ type acquire struct {
 // Acquire acquires a resource, and waits in line while another holder has it: first come, first served. However it ends
 // without a guard, the line is left and nothing is held.
 func (s *Session) Acquire(ctx context.Context, kind, key string, options ...AcquireOption) (*Guard, error) {
+	a, err := s.newAcquire(kind, key, options)
+	if err != nil {
+		return nil, err
+	}
+	return a.run(ctx)
+}
+
+func (s *Session) newAcquire(kind, key string, options []AcquireOption) (*acquire, error) {
 	if err := checkName("the kind", kind); err != nil {
 		return nil, err
 	}
@@ -57,12 +73,15 @@ func (s *Session) Acquire(ctx context.Context, kind, key string, options ...Acqu
 	for _, option := range options {
 		option(a)
 	}
+	if a.isShared && (a.slots < 1 || a.slots > slotsMax) {
+		return nil, wrong("the slots of %s/%s are %d: give 1 to %d", kind, key, a.slots, slotsMax)
+	}
 	// A caller that asks once gives the server its usual time; one that waits gives it little more than the wait.
 	a.leeway = s.client.config.Timeout
 	if a.timeLeft() > 0 {
 		a.leeway = min(a.leeway, waitLeeway)
 	}
-	return a.run(ctx)
+	return a, nil
 }
 
 // TryAcquire acquires a free resource, or returns a Refused that names its holder.
@@ -211,33 +230,53 @@ func (a *acquire) afterRefusal(err error) (time.Duration, error) {
 	if errors.Is(err, NoSession) {
 		a.session.refused(err)
 	}
-	switch codeOf(err) {
-	case "held", "held_back", "already_pending":
-	case "request_spent", "lost":
-		// Continue under another request id: the old one is spent.
+	if !isPassing(err) {
+		return -1, err
+	}
+	if isSpent(err) {
+		// Continue under another request id.
 		a.requestID = newRequestID()
 		a.doubts.clear()
-	default:
-		return -1, err
 	}
 	return a.delays.delay(0), err
 }
+
+// isPassing reports whether waiting may change a refusal.
+func isPassing(err error) bool {
+	return isSpent(err) || slices.Contains([]string{"held", "held_back", "already_pending"}, codeOf(err))
+}
+
+// isSpent reports whether a refusal says that the request id is spent.
+func isSpent(err error) bool { return codeOf(err) == "request_spent" || codeOf(err) == "lost" }
 
 // spend spends the request id if it may have got something, and reports whether it is known to hold nothing.
 func (a *acquire) spend() bool {
 	if !a.doubts.raised() {
 		return true
 	}
+	return allSettled([]<-chan bool{a.spendSoon()}, spendMax)
+}
+
+// spendSoon begins to spend the request id.
+func (a *acquire) spendSoon() <-chan bool {
 	s, requestID := a.session, a.requestID
-	settled := s.settle(func(ctx context.Context) error {
+	return s.settle(func(ctx context.Context) error {
 		return s.client.cancel(ctx, a.kind, a.key, s.Holder(), requestID)
 	})
-	timer := time.NewTimer(spendMax)
+}
+
+// allSettled reports whether all outcomes are known within a time.
+func allSettled(all []<-chan bool, within time.Duration) bool {
+	timer := time.NewTimer(within)
 	defer timer.Stop()
-	select {
-	case isKnown := <-settled:
-		return isKnown
-	case <-timer.C:
-		return false
+	isKnown := true
+	for _, settled := range all {
+		select {
+		case isSettled := <-settled:
+			isKnown = isKnown && isSettled
+		case <-timer.C:
+			return false
+		}
 	}
+	return isKnown
 }

@@ -52,8 +52,12 @@ func undecidableBeside(why string, newest uint64) Verdict {
 	return Verdict{Word: "undecidable", Why: why, Newest: newest, hasNewest: true}
 }
 
-// resourceKey is the kind and the key of a resource.
-type resourceKey struct{ kind, key string }
+// resourceKey is the kind and the key of a resource, and one of its slots, from 1 on; 0 for an exclusive lease. Tokens of
+// different slots do not fence each other (rule 27).
+type resourceKey struct {
+	kind, key string
+	slot      int
+}
 
 // mark is the newest token that is known, and the session that it was granted to; empty if that is not known.
 type mark struct {

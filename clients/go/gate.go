@@ -154,11 +154,31 @@ func (g *Gate) Denied() string {
 	return g.denial
 }
 
+// JudgeOption says which lease of a resource a token is judged by.
+type JudgeOption func(*resourceKey)
+
+// OfSlot judges work under a shared hold, by its slot: that of the guard, 0 for an exclusive lease.
+func OfSlot(slot int) JudgeOption {
+	return func(key *resourceKey) { key.slot = max(0, slot) }
+}
+
+func judged(kind, key string, options []JudgeOption) resourceKey {
+	resource := resourceKey{kind: kind, key: key}
+	for _, option := range options {
+		option(&resource)
+	}
+	return resource
+}
+
 // Judge judges by what is known, at once. The session may be empty.
-func (g *Gate) Judge(kind, key string, token uint64, session string) Verdict {
+func (g *Gate) Judge(kind, key string, token uint64, session string, options ...JudgeOption) Verdict {
+	return g.judgeNow(judged(kind, key, options), token, session)
+}
+
+func (g *Gate) judgeNow(key resourceKey, token uint64, session string) Verdict {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.judge(resourceKey{kind, key}, token, session)
+	return g.judge(key, token, session)
 }
 
 func (g *Gate) judge(key resourceKey, token uint64, session string) Verdict {
@@ -172,8 +192,10 @@ func (g *Gate) judge(key resourceKey, token uint64, session string) Verdict {
 
 // Decide judges, and asks the store where that settles it: one question serves all decisions that waited for it. The
 // session may be empty. If ctx ends, the verdict is by what is known.
-func (g *Gate) Decide(ctx context.Context, kind, key string, token uint64, session string) Verdict {
-	resource := resourceKey{kind, key}
+func (g *Gate) Decide(
+	ctx context.Context, kind, key string, token uint64, session string, options ...JudgeOption,
+) Verdict {
+	resource := judged(kind, key, options)
 	arrived := g.client.clock.Now()
 	g.mu.Lock()
 	verdict := g.judge(resource, token, session)
@@ -185,7 +207,7 @@ func (g *Gate) Decide(ctx context.Context, kind, key string, token uint64, sessi
 	if verdict.Why == "unsaved" {
 		isSaved := func() bool { return g.judge(resource, token, session).Why != "unsaved" }
 		g.until(ctx, isSaved)
-		verdict = g.Judge(kind, key, token, session)
+		verdict = g.judgeNow(resource, token, session)
 	}
 	return verdict
 }
@@ -205,10 +227,10 @@ func (g *Gate) askAbout(
 		return g.judge(key, token, session)
 	}
 	if told.mark == nil && !told.hidden && g.hasWatch() {
-		// A resource that nobody declared is shown only while it is held. The watch knows it for longer.
+		// A resource that nobody declared, and a slot, is shown only while it is held. The watch knows it for longer.
 		isProven := func() bool { return g.fence.proven != nil && *g.fence.proven >= told.asked }
 		if !g.until(ctx, isProven) {
-			return g.Judge(key.kind, key.key, token, session)
+			return g.judgeNow(key, token, session)
 		}
 	}
 	g.mu.Lock()
@@ -303,6 +325,11 @@ func (g *Gate) newest(ctx context.Context, key resourceKey) (answerOf, error) {
 		Lease     *struct {
 			SessionID string `json:"session_id"`
 		} `json:"lease"`
+		Shared []struct {
+			Slot      int    `json:"slot"`
+			Token     uint64 `json:"token"`
+			SessionID string `json:"session_id"`
+		} `json:"shared"`
 	}
 	if err := read(answer.body, "a resource", &resource); err != nil {
 		return answerOf{}, err
@@ -310,11 +337,20 @@ func (g *Gate) newest(ctx context.Context, key resourceKey) (answerOf, error) {
 	if resource.LastToken == nil {
 		return answerOf{}, missing("a resource", "last_token")
 	}
-	newest := &mark{token: *resource.LastToken}
-	if resource.Lease != nil {
-		newest.session = resource.Lease.SessionID
+	told := answerOf{asked: answer.sent, epoch: resource.Epoch}
+	if key.slot > 0 {
+		for _, lease := range resource.Shared {
+			if lease.Slot == key.slot {
+				told.mark = &mark{lease.Token, lease.SessionID}
+			}
+		}
+		return told, nil
 	}
-	return answerOf{asked: answer.sent, mark: newest, epoch: resource.Epoch}, nil
+	told.mark = &mark{token: *resource.LastToken}
+	if resource.Lease != nil {
+		told.mark.session = resource.Lease.SessionID
+	}
+	return told, nil
 }
 
 // failed: the store refuses the gate, or was not reached. The caller has locked the gate.
@@ -394,7 +430,7 @@ func (g *Gate) take(watch *Watch, seen Seen, asked Tick) bool {
 			return false
 		}
 		for _, owned := range snapshot.Resources {
-			g.learn(owned.Tenant, resourceKey{owned.Kind, owned.Key}, mark{owned.Token, owned.SessionID})
+			g.learn(owned.Tenant, resourceKey{owned.Kind, owned.Key, owned.Slot}, mark{owned.Token, owned.SessionID})
 		}
 		g.fence.snapshotEnds(at.revision, asked)
 		g.watch = watch
@@ -404,7 +440,7 @@ func (g *Gate) take(watch *Watch, seen Seen, asked Tick) bool {
 		if err != nil || at.epoch != g.fence.epoch || g.fence.told == nil {
 			return false
 		}
-		key := resourceKey{event.Kind, event.Key}
+		key := resourceKey{event.Kind, event.Key, event.Slot}
 		if event.Type == "resource_deleted" {
 			g.fence.deleted(key)
 		} else if event.Token != 0 {

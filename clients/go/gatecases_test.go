@@ -3,6 +3,8 @@ package solehold
 import (
 	"encoding/json"
 	"os"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 )
@@ -78,6 +80,13 @@ func TestEveryVerdictIsAsTheScriptSays(t *testing.T) {
 	}
 }
 
+// scene is a resource of the script: lobby, or lobby#2 for a slot of it.
+func scene(name string) resourceKey {
+	key, slot, _ := strings.Cut(name, "#")
+	number, _ := strconv.Atoi(slot)
+	return resourceKey{"scene", key, number}
+}
+
 type caseRun struct {
 	rules fenceRules
 	fence *fence
@@ -86,13 +95,13 @@ type caseRun struct {
 
 // take takes a step, and returns what came of it and what should.
 func (r *caseRun) take(t *testing.T, step gateStep) (any, any) {
-	f, key := r.fence, resourceKey{"scene", step.Key}
+	f, key := r.fence, scene(step.Key)
 	switch step.Do {
 	case "snapshot":
 		followed := f.snapshotBegins(*step.Epoch)
 		if followed {
 			for name, told := range step.Marks {
-				f.learn(resourceKey{"scene", name}, told.mark)
+				f.learn(scene(name), told.mark)
 			}
 			f.snapshotEnds(step.Revision, step.Asked)
 		}

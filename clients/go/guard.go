@@ -49,6 +49,12 @@ func (g *Guard) Token() uint64 { return g.hold.grant.token }
 // LeaseID is the identity of the lease.
 func (g *Guard) LeaseID() string { return g.hold.grant.leaseID }
 
+// Slot is which slot of a shared resource is held, from 1 on: a gate judges the token by it. 0 if the lease is exclusive.
+func (g *Guard) Slot() int { return g.hold.grant.slot }
+
+// Slots is of how many slots one is held; 0 if the lease is exclusive.
+func (g *Guard) Slots() int { return g.hold.grant.slots }
+
 // Session is the session that the lease is attached to.
 func (g *Guard) Session() *Session { return g.session }
 

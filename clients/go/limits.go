@@ -12,6 +12,9 @@ const (
 	waitMax = 30 * time.Second
 	// Most sessions whose news one request covers.
 	newsSessionsMax = 1_000
+	// Most holders at once that share one resource, and most resources that one request acquires together.
+	slotsMax            = 1_000
+	acquiredTogetherMax = 100
 	// Most kinds of one gate.
 	gateKindsMax = 32
 	// A wait that the server should have ended by now is ended by the client.

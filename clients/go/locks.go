@@ -1,6 +1,9 @@
 package solehold
 
-import "context"
+import (
+	"context"
+	"slices"
+)
 
 // LockKind is the kind of a lock. Locks are not declared.
 const LockKind = "lock"
@@ -38,8 +41,25 @@ func (l *Locks) Session(ctx context.Context) (*Session, error) {
 func (l *Locks) Current() *Session { return l.kept.current() }
 
 // TryAcquire takes a free lock, or returns a Refused that names its holder.
-func (l *Locks) TryAcquire(ctx context.Context, name string) (*Guard, error) {
-	return l.Acquire(ctx, name, Wait(0))
+func (l *Locks) TryAcquire(ctx context.Context, name string, options ...AcquireOption) (*Guard, error) {
+	return l.Acquire(ctx, name, append(slices.Clip(options), Wait(0))...)
+}
+
+// AcquireAll acquires all of the locks or none, as Session.AcquireAll does. With Slots, each of them is shared; for some
+// of them only, ask the session for resources of LockKind.
+func (l *Locks) AcquireAll(ctx context.Context, names []string, options ...AcquireOption) ([]*Guard, error) {
+	wanted := make([]Wanted, 0, len(names))
+	for _, name := range names {
+		wanted = append(wanted, Wanted{Kind: LockKind, Key: name})
+	}
+	if err := checkWanted(wanted); err != nil {
+		return nil, err
+	}
+	session, err := l.Session(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return session.AcquireAll(ctx, wanted, options...)
 }
 
 // Close closes the session of the locks, if it is their own: the locks are released.

@@ -38,6 +38,7 @@ type memoryMark struct {
 	Tenant  string  `json:"tenant"`
 	Kind    string  `json:"kind"`
 	Key     string  `json:"key"`
+	Slot    int     `json:"slot,omitempty"`
 }
 
 func openMemory(path, tenant string, into *fence) (*memory, error) {
@@ -177,7 +178,8 @@ func (m *memory) encode(records []record) ([]byte, error) {
 	for _, saved := range records {
 		line := memoryLine{Floor: saved.floor, Epoch: saved.epoch}
 		if saved.key != nil {
-			line.Mark = &memoryMark{Token: saved.mark.token, Tenant: m.tenant, Kind: saved.key.kind, Key: saved.key.key}
+			line.Mark = &memoryMark{Token: saved.mark.token, Tenant: m.tenant}
+			line.Mark.Kind, line.Mark.Key, line.Mark.Slot = saved.key.kind, saved.key.key, saved.key.slot
 			if session := saved.mark.session; session != "" {
 				line.Mark.Session = &session
 			}
@@ -205,7 +207,7 @@ func decodeMemoryLine(text []byte) (record, bool) {
 	}
 	saved := record{floor: line.Floor, epoch: line.Epoch}
 	if line.Mark != nil {
-		saved.key = &resourceKey{line.Mark.Kind, line.Mark.Key}
+		saved.key = &resourceKey{line.Mark.Kind, line.Mark.Key, line.Mark.Slot}
 		saved.mark.token = line.Mark.Token
 		if line.Mark.Session != nil {
 			saved.mark.session = *line.Mark.Session

@@ -108,9 +108,41 @@ func (a *acquire) call(wait time.Duration) call {
 		SessionID  string  `json:"session_id"`
 		RequestID  string  `json:"request_id"`
 		Attributes Metrics `json:"attributes,omitempty"`
+		Slots      int     `json:"slots,omitempty"`
 		WaitMs     int64   `json:"wait_ms,omitempty"`
-	}{a.session.Holder(), a.session.id, a.requestID, a.attributes, (wait + time.Millisecond - 1).Milliseconds()}
+	}{
+		a.session.Holder(), a.session.id, a.requestID, a.attributes, a.slots,
+		(wait + time.Millisecond - 1).Milliseconds(),
+	}
 	return call{method: http.MethodPost, path: apiPath("resources", a.kind, a.key, "lease"), body: body}
+}
+
+// acquireTogether asks for all of the resources or none, without waiting; each server is asked once. A repeat under the
+// same request ids finds what a lost answer was about.
+func (c *Client) acquireTogether(ctx context.Context, items []*acquire, doubts *doubts) ([]grant, error) {
+	type item struct {
+		Kind       string  `json:"kind"`
+		Key        string  `json:"key"`
+		Holder     string  `json:"holder"`
+		SessionID  string  `json:"session_id"`
+		RequestID  string  `json:"request_id"`
+		Slots      int     `json:"slots,omitempty"`
+		Attributes Metrics `json:"attributes,omitempty"`
+	}
+	body := struct {
+		Items     []item `json:"items"`
+		AllOrNone bool   `json:"all_or_none"`
+	}{AllOrNone: true}
+	for _, a := range items {
+		asked := item{a.kind, a.key, a.session.Holder(), a.session.id, a.requestID, a.slots, a.attributes}
+		body.Items = append(body.Items, asked)
+	}
+	asking := call{method: http.MethodPost, path: apiPath("leases", "batch", "acquire"), body: body}
+	answer, err := c.ask(ctx, asking, terms{until: c.clock.Now(), timeout: c.config.Timeout, doubts: doubts})
+	if err != nil {
+		return nil, err
+	}
+	return readGrants(answer.body, len(items))
 }
 
 // renew renews a lease, and with it its session.

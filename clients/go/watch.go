@@ -337,6 +337,8 @@ type Ownership struct {
 	Holder, LeaseID, SessionID string
 	// TTLLeft is the time until the lease expires, unless it is renewed.
 	TTLLeft time.Duration
+	// Slot is which of its slots this is, if it is shared; 0 if not.
+	Slot int
 }
 
 type wireOwnership struct {
@@ -348,10 +350,11 @@ type wireOwnership struct {
 	LeaseID   string `json:"lease_id"`
 	SessionID string `json:"session_id"`
 	TTLMs     uint64 `json:"ttl_ms"`
+	Slot      int    `json:"slot"`
 }
 
 func (o wireOwnership) ownership() Ownership {
-	return Ownership{o.Tenant, o.Kind, o.Key, o.Token, o.Holder, o.LeaseID, o.SessionID, millis(o.TTLMs)}
+	return Ownership{o.Tenant, o.Kind, o.Key, o.Token, o.Holder, o.LeaseID, o.SessionID, millis(o.TTLMs), o.Slot}
 }
 
 // Event is one change of a resource or of the lease on it.
@@ -366,7 +369,9 @@ type Event struct {
 	Tenant    string `json:"tenant"`
 	Kind      string `json:"kind"`
 	Key       string `json:"key"`
-	Holder    string `json:"holder"`
+	// Slot is which of its slots it is about, if it is shared; 0 if not.
+	Slot   int    `json:"slot"`
+	Holder string `json:"holder"`
 	// Token is 0 if the event has none.
 	Token     uint64 `json:"token"`
 	LeaseID   string `json:"lease_id"`

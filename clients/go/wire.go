@@ -66,6 +66,8 @@ type grant struct {
 	state    *StateDocument
 	// confirmWithin is for a grant that was waited for: it lapses unless it is renewed within this time (rule 15).
 	confirmWithin *time.Duration
+	// slot is which slot of a shared resource, and slots of how many; 0 if the lease is exclusive (rule 27).
+	slot, slots int
 }
 
 // sessionView is a session, and everything attached to it as of a revision.
@@ -135,11 +137,13 @@ func readGrant(body []byte) (grant, error) {
 		Revision        *uint64    `json:"revision"`
 		State           *wireState `json:"state"`
 		ConfirmWithinMs *uint64    `json:"confirm_within_ms"`
+		Slot            int        `json:"slot"`
+		Slots           int        `json:"slots"`
 	}
 	if err := read(body, "a grant", &wire); err != nil {
 		return grant{}, err
 	}
-	granted := grant{epoch: wire.Epoch}
+	granted := grant{epoch: wire.Epoch, slot: wire.Slot, slots: wire.Slots}
 	var err error
 	if granted.identity, err = wire.identity("a grant"); err != nil {
 		return grant{}, err
@@ -158,6 +162,35 @@ func readGrant(body []byte) (grant, error) {
 		granted.confirmWithin = &within
 	}
 	return granted, nil
+}
+
+// readGrants reads the answer to an acquire of several, all or none: a grant for each.
+func readGrants(body []byte, count int) ([]grant, error) {
+	var wire struct {
+		Results []struct {
+			Status string          `json:"status"`
+			Lease  json.RawMessage `json:"lease"`
+		} `json:"results"`
+	}
+	if err := read(body, "a list of grants", &wire); err != nil {
+		return nil, err
+	}
+	if len(wire.Results) != count {
+		return nil, unknown("the answer is not a list of grants: it has %d results for %d resources",
+			len(wire.Results), count)
+	}
+	grants := make([]grant, 0, count)
+	for _, result := range wire.Results {
+		if result.Status != "granted" {
+			return nil, unknown("the answer is not a list of grants: not all of them were granted")
+		}
+		granted, err := readGrant(result.Lease)
+		if err != nil {
+			return nil, err
+		}
+		grants = append(grants, granted)
+	}
+	return grants, nil
 }
 
 // readSession reads the answer to an opening, or to a heartbeat that named the set of known. Without a set it says

@@ -213,7 +213,7 @@ class Gates(unittest.IsolatedAsyncioTestCase):
             async with session.acquire("scene", "lobby") as guard:
                 await told(gate, guard.token, "undecidable unconfirmed")
                 late = asyncio.ensure_future(gate.decide("scene", "lobby", guard.token))
-                await wait_until("both to wait", lambda: is_true(gate._refreshes.under_way["scene", "lobby"].tasks == 2))
+                await wait_until("both to wait", lambda: is_true(gate._refreshes.under_way["scene", "lobby", 0].tasks == 2))
                 answers.set()
                 self.assertEqual((str(await late), asked), ("admit", ["lobby", "lobby"]))
                 self.assertEqual((await early).why, "never_given")

@@ -12,6 +12,12 @@ from solehold_client.fence import Fence, Key, Mark, Record, Rules
 CASES = Path(__file__).resolve().parents[2] / "cases" / "gate.json"
 
 
+def scene(name: str) -> Key:
+    """A resource of the script: `lobby`, or `lobby#2` for a slot of it."""
+    key, _, slot = name.partition("#")
+    return "scene", key, int(slot or 0)
+
+
 class Case:
     def __init__(self, rules: dict[str, Any]) -> None:
         self.rules = Rules(**rules)
@@ -21,12 +27,12 @@ class Case:
     def take(self, step: dict[str, Any]) -> tuple[Any, Any]:
         """Takes a step; gives what came of it, and what should."""
         do, fence = step["do"], self.fence
-        key: Key = ("scene", step.get("key", ""))
+        key = scene(step.get("key", ""))
         if do == "snapshot":
             followed = fence.snapshot_begins(step["epoch"])
             if followed:
                 for name, (token, session) in step["marks"].items():
-                    fence.learn(("scene", name), Mark(token, session))
+                    fence.learn(scene(name), Mark(token, session))
                 fence.snapshot_ends(step["revision"], step["asked"])
             return followed, step["followed"]
         if do == "head":

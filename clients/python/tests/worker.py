@@ -1,5 +1,5 @@
 """A worker for the tests: works on one resource while it holds it, and says each step. Arguments: URL, holder, key,
-ttl.
+ttl and, if it is shared, its slots.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import sys
 from solehold_client import Client, Guard, Lost, Session
 
 
-async def main(url: str, holder: str, key: str, ttl: float) -> None:
+async def main(url: str, holder: str, key: str, ttl: float, slots: int | None) -> None:
     async with Client(url) as client, Session.open(client, holder, ttl=ttl) as session:
-        guard = await session.acquire("scene", key)
+        guard = await session.acquire("scene", key, slots=slots)
         print(f"held {guard.token}")
         try:
             await guard.run(work(guard))
@@ -27,4 +27,4 @@ async def work(guard: Guard) -> None:
         await asyncio.sleep(0.01)
 
 
-asyncio.run(main(sys.argv[1], sys.argv[2], sys.argv[3], float(sys.argv[4])))
+asyncio.run(main(sys.argv[1], sys.argv[2], sys.argv[3], float(sys.argv[4]), int(sys.argv[5]) if len(sys.argv) > 5 else None))

@@ -2,6 +2,7 @@
 
 import { Backoff } from "./backoff.js";
 import type { Doubts } from "./channel.js";
+import type { AcquireBody } from "./client.js";
 import { pause, sleepUntil } from "./clock.js";
 import { NoSession, NotFound, Refused, type SoleholdError, Unavailable, Unknown } from "./errors.js";
 import type { Guard } from "./guard.js";
@@ -11,24 +12,33 @@ import type { Session } from "./session.js";
 import type { Grant, JsonObject } from "./wire.js";
 
 /** Refusals that may pass: the resource may become free. */
-const PASSING = ["held", "held_back", "already_pending", "request_spent", "lost"];
+export const PASSING = ["held", "held_back", "already_pending", "request_spent", "lost"];
 
 /** The attempts of one acquire, under one request id for as long as that can get anything. */
 export class Acquire {
-  private requestId: string;
+  requestId: string;
   /** Set when some attempt may have got the lease, or a place in line, without an answer. */
-  private readonly doubts: Doubts = { any: false };
+  readonly doubts: Doubts = { any: false };
   private readonly backoff: Backoff;
+  private readonly attributes: JsonObject | undefined;
+  private readonly slots: number | undefined;
+  private readonly signal: AbortSignal | undefined;
   private readonly leewayMs: number;
 
   constructor(
     private readonly session: Session,
-    private readonly target: { readonly kind: string; readonly key: string },
+    readonly target: { readonly kind: string; readonly key: string },
     /** The tick until which the caller wants to wait; one that has passed asks once. */
     private readonly until: number,
-    private readonly attributes: JsonObject | undefined,
-    private readonly signal: AbortSignal | undefined,
+    options: {
+      readonly attributes?: JsonObject | undefined;
+      readonly slots?: number | undefined;
+      readonly signal?: AbortSignal | undefined;
+    },
   ) {
+    this.attributes = options.attributes;
+    this.slots = options.slots;
+    this.signal = options.signal;
     const { client } = session;
     this.requestId = client.requestId();
     this.backoff = new Backoff(session.backoff, client.random);
@@ -113,10 +123,15 @@ export class Acquire {
   }
 
   private ask(waitMs: number, signal: AbortSignal): Promise<Grant> {
-    const { client, holder, sessionId } = this.session;
-    const { doubts, leewayMs: timeoutMs, requestId, attributes } = this;
-    const body = { holder, session_id: sessionId, request_id: requestId, attributes };
-    return client.acquire(this.target, body, { waitMs, timeoutMs, doubts, signal });
+    const { doubts, leewayMs: timeoutMs } = this;
+    return this.session.client.acquire(this.target, this.body(), { waitMs, timeoutMs, doubts, signal });
+  }
+
+  /** What is asked for. */
+  body(): AcquireBody {
+    const { holder, sessionId } = this.session;
+    const { requestId, attributes, slots } = this;
+    return { holder, session_id: sessionId, request_id: requestId, attributes, slots };
   }
 
   /**
@@ -157,17 +172,26 @@ export class Acquire {
   }
 
   /** Spends the request id if it may have got something. Returns whether it is known to hold nothing. */
-  private async spend(): Promise<boolean> {
+  private spend(): Promise<boolean> {
+    return unlessLate(this.spendAll(), SPEND_MS_MAX);
+  }
+
+  /** The same, for as long as it takes. */
+  async spendAll(): Promise<boolean> {
     if (!this.doubts.any) return true;
     const { session, target, requestId } = this;
     const { client, holder } = session;
-    const settled = session.settle((signal) => client.cancel(target, holder, requestId, signal));
-    const timer = new AbortController();
-    const late = pause(SPEND_MS_MAX, timer.signal).then(() => false);
-    try {
-      return await Promise.race([settled, late]);
-    } finally {
-      timer.abort();
-    }
+    return session.settle((signal) => client.cancel(target, holder, requestId, signal));
+  }
+}
+
+/** Whether it is settled within a time; if not, it continues in the background. */
+export async function unlessLate(settled: Promise<boolean>, withinMs: number): Promise<boolean> {
+  const timer = new AbortController();
+  const late = pause(withinMs, timer.signal).then(() => false);
+  try {
+    return await Promise.race([settled, late]);
+  } finally {
+    timer.abort();
   }
 }

@@ -1,6 +1,6 @@
 /** Checks arguments, and names the one that is wrong. A value that may be a secret is not shown. */
 
-import { NAME_BYTES_MAX, TIMER_MS_MAX } from "./limits.js";
+import { NAME_BYTES_MAX, SLOTS_MAX, TIMER_MS_MAX } from "./limits.js";
 
 /** What a value is, for people. */
 export function kindOf(value: unknown): string {
@@ -110,4 +110,14 @@ export function token(value: unknown): number {
   if (!Number.isSafeInteger(value) || value < 0)
     throw new RangeError(`token is ${value}: give a whole number`);
   return value;
+}
+
+/** How many holders may share a resource, or one of their slots; undefined for an exclusive lease. */
+export function slots(argument: "slot" | "slots", value: unknown): void {
+  if (value === undefined) return;
+  if (typeof value !== "number") throw wrong(argument, "a whole number", value);
+  if (!Number.isSafeInteger(value) || value < 1 || value > SLOTS_MAX)
+    throw new RangeError(
+      `${argument} is ${value}: give 1 to ${SLOTS_MAX}, or leave it out for an exclusive lease`,
+    );
 }

@@ -77,6 +77,15 @@ export interface Proof {
   readonly sessionId: string;
 }
 
+/** @internal What an acquire says besides its resource. */
+export interface AcquireBody {
+  holder: string;
+  session_id: string;
+  request_id: string;
+  slots: number | undefined;
+  attributes: JsonObject | undefined;
+}
+
 /** Which resource a request is about. */
 interface Target {
   readonly kind: string;
@@ -343,7 +352,7 @@ export class Client {
    */
   async acquire(
     { kind, key }: Target,
-    body: { holder: string; session_id: string; request_id: string; attributes?: JsonObject | undefined },
+    body: AcquireBody,
     options: { waitMs: number; timeoutMs: number; doubts: Doubts; signal: AbortSignal },
   ): Promise<Grant> {
     const { waitMs, timeoutMs, doubts, signal } = options;
@@ -359,6 +368,19 @@ export class Client {
     return wire.grant(
       (await this.main.call(call, { timeoutMs: waitMs + this.timeoutMs, until, doubts, signal })).value,
     );
+  }
+
+  /**
+   * @internal Asks for all of the resources or none, without waiting; each server is asked once. A repeat under the
+   * same request ids finds what a lost answer was about.
+   */
+  async acquireTogether(
+    items: readonly (Target & AcquireBody)[],
+    options: { doubts: Doubts; signal: AbortSignal },
+  ): Promise<Grant[]> {
+    const path = wire.path("leases", "batch", "acquire");
+    const call: Call = { method: "POST", path, body: { items, all_or_none: true } };
+    return wire.grants((await this.ask(call, { ...options, until: this.clock.now() })).value, items.length);
   }
 
   /** @internal Does it in one of the slots for requests that wait in line, or throws `Unavailable`. */

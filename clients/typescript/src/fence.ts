@@ -10,10 +10,14 @@
 /** Questions for the head of the store that the watch has not caught up with yet; beyond it the oldest are dropped. */
 const PROOFS_MAX = 16;
 
-/** The kind and the key of a resource. */
+/**
+ * The kind and the key of a resource, and one of its slots, from 1 on; none for an exclusive lease. Tokens of different
+ * slots do not fence each other (rule 27).
+ */
 export interface ResourceKey {
   readonly kind: string;
   readonly key: string;
+  readonly slot?: number | undefined;
 }
 
 /** The newest token that is known, and the session that it was granted to, if that is known. */
@@ -119,8 +123,8 @@ export interface StoreAnswer {
 }
 
 /** Names have no NUL. */
-function nameOf({ kind, key }: ResourceKey): string {
-  return `${kind}\0${key}`;
+export function nameOf({ kind, key, slot }: ResourceKey): string {
+  return slot === undefined ? `${kind}\0${key}` : `${kind}\0${key}\0${slot}`;
 }
 
 function later(one: number | undefined, other: number): number {

@@ -168,8 +168,24 @@ export class Gate {
     return this.fence.isDenied ? this.denial : undefined;
   }
 
-  /** Judges by what is known, at once. `session` is the id of the session that the work shows, if it shows one. */
-  judge(kind: string, key: string, token: number, session?: string): Verdict {
+  /**
+   * Judges by what is known, at once. `session` is the id of the session that the work shows, if it shows one. Work
+   * under a shared hold is judged by its `slot`.
+   */
+  judge(
+    kind: string,
+    key: string,
+    token: number,
+    session?: string,
+    options: { slot?: number | undefined } = {},
+  ): Verdict {
+    check.options(options, ["slot"]);
+    return this.judgeOf({ kind, key, slot: options.slot }, token, session);
+  }
+
+  private judgeOf(of: ResourceKey, token: number, session: string | undefined): Verdict {
+    const { kind, key, slot } = of;
+    check.slots("slot", slot);
     check.name("kind", kind);
     check.name("key", key);
     check.token(token);
@@ -181,7 +197,7 @@ export class Gate {
         `this gate is for ${[...this.config.kinds].join(", ")}, not for ${JSON.stringify(kind)}`,
       );
     }
-    const verdict = this.fence.judge({ kind, key }, token, session, this.client.clock.now());
+    const verdict = this.fence.judge(of, token, session, this.client.clock.now());
     // Not to those that wait for a change: one that judges again for each would never let go of the event loop.
     if (verdict.why === "unsaved") this.toSave.notify();
     return verdict;
@@ -193,18 +209,19 @@ export class Gate {
     key: string,
     token: number,
     session?: string,
-    options: { signal?: AbortSignal | undefined } = {},
+    options: { slot?: number | undefined; signal?: AbortSignal | undefined } = {},
   ): Promise<Verdict> {
-    check.options(options, ["signal"]);
+    check.options(options, ["slot", "signal"]);
     check.signal(options.signal);
+    const of = { kind, key, slot: options.slot };
     const arrived = this.client.clock.now();
-    let verdict = this.judge(kind, key, token, session);
+    let verdict = this.judgeOf(of, token, session);
     if (verdict.needsARead && !this.fence.isAway(arrived)) {
-      verdict = await this.read({ kind, key }, token, session, arrived, options.signal);
+      verdict = await this.read(of, token, session, arrived, options.signal);
     }
     if (verdict.why === "unsaved") {
-      await this.until(() => this.judge(kind, key, token, session).why !== "unsaved", options.signal);
-      verdict = this.judge(kind, key, token, session);
+      await this.until(() => this.judgeOf(of, token, session).why !== "unsaved", options.signal);
+      verdict = this.judgeOf(of, token, session);
     }
     return verdict;
   }
@@ -227,7 +244,7 @@ export class Gate {
       if (!(error instanceof SoleholdError || error instanceof TimedOut || this.scope.signal.aborted))
         throw error;
       this.failed(error);
-      return this.judge(key.kind, key.key, token, session);
+      return this.judgeOf(key, token, session);
     } finally {
       scope.end();
     }
@@ -263,22 +280,22 @@ export class Gate {
     const { fence } = this;
     const { asked } = answer;
     if (!answer.mark && !answer.hidden && fence.seen !== undefined) {
-      // A resource that was never declared is shown only while it is held. The watch knows it longer.
+      // A resource that was never declared, and a slot, is shown only while it is held. The watch knows it longer.
       const isProven = await this.until(() => fence.proven !== undefined && fence.proven >= asked, signal);
-      if (!isProven) return this.judge(key.kind, key.key, token, session);
+      if (!isProven) return this.judgeOf(key, token, session);
     }
     const verdict = fence.conclude(key, token, session, answer, this.client.clock.now());
     this.hasChanged();
-    return verdict ?? this.judge(key.kind, key.key, token, session);
+    return verdict ?? this.judgeOf(key, token, session);
   }
 
-  private async newest({ kind, key }: ResourceKey): Promise<StoreAnswer> {
+  private async newest({ kind, key, slot }: ResourceKey): Promise<StoreAnswer> {
     const asked = this.client.clock.now();
     const path = wire.path("resources", kind, key);
     const options = { timeoutMs: this.config.withinMs, until: asked, signal: this.scope.signal };
     try {
       const answer = await this.channel.call({ method: "GET", path }, options);
-      return { ...wire.newest(answer.value), asked: answer.sent };
+      return { ...wire.newest(answer.value, slot), asked: answer.sent };
     } catch (error) {
       const missing = { mark: undefined, epoch: undefined, asked };
       if (error instanceof NotFound) return missing;
@@ -360,18 +377,18 @@ export class Gate {
     const { epoch, revision } = position(seen.cursor);
     if (seen.type === "snapshot") {
       if (!fence.snapshotBegins(epoch)) return false;
-      for (const { tenant, kind, key, token, sessionId } of seen.resources) {
-        this.learn(tenant, { kind, key }, { token, session: sessionId });
+      for (const { tenant, kind, key, slot, token, sessionId } of seen.resources) {
+        this.learn(tenant, { kind, key, slot }, { token, session: sessionId });
       }
       fence.snapshotEnds(revision, asked);
       this.watch = watch;
     } else {
       if (epoch !== fence.epoch || fence.seen === undefined) return false;
-      const { tenant, kind, key, token, sessionId } = seen;
+      const { tenant, kind, key, slot, token, sessionId } = seen;
       if (seen.eventType === "resource_deleted") {
-        if (tenant === this.config.tenant) fence.deleted({ kind, key });
+        if (tenant === this.config.tenant) fence.deleted({ kind, key, slot });
       } else if (token !== undefined) {
-        this.learn(tenant, { kind, key }, { token, session: sessionId });
+        this.learn(tenant, { kind, key, slot }, { token, session: sessionId });
       }
       fence.seenUpTo(revision);
     }

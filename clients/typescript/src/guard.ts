@@ -70,6 +70,16 @@ export class Guard {
     return this.hold.grant.leaseId;
   }
 
+  /** Which slot of a shared resource it holds, from 1 on: a gate judges the token by it. Undefined if exclusive. */
+  get slot(): number | undefined {
+    return this.hold.grant.slot;
+  }
+
+  /** Of how many slots it holds one. Undefined if it is exclusive. */
+  get slots(): number | undefined {
+    return this.hold.grant.slots;
+  }
+
   /** The id of the session that the lease is attached to. */
   get sessionId(): string {
     return this.session.sessionId;

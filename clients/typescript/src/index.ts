@@ -5,6 +5,7 @@
  * holds, a token grows at each change of owner. Times are in milliseconds.
  */
 
+export type { Guards, Wanted } from "./acquire-all.js";
 export type { BackoffConfig } from "./backoff.js";
 export { Client, type ClientOptions } from "./client.js";
 export { BootClock, type Clock } from "./clock.js";
@@ -37,7 +38,7 @@ export { Locks } from "./locks.js";
 export { type Logger, silentLogger, stderrLogger } from "./log.js";
 export { Policy } from "./renewer.js";
 export { Server } from "./server.js";
-export { type AcquireOptions, Session, type SessionOptions } from "./session.js";
+export { type AcquireAllOptions, type AcquireOptions, Session, type SessionOptions } from "./session.js";
 export {
   AnswerLost,
   type HttpRequest,

@@ -8,6 +8,10 @@ export const TTL_MS_MAX = 24 * 60 * 60 * 1_000;
 export const WAIT_MS_MAX = 30_000;
 /** The most sessions for whose news one request waits. */
 export const NEWS_SESSIONS_MAX = 1_000;
+/** The most holders at once that share one resource. */
+export const SLOTS_MAX = 1_000;
+/** The most resources that one request acquires together. */
+export const ACQUIRED_TOGETHER_MAX = 100;
 /** The most kinds of resources that one gate judges. */
 export const GATE_KINDS_MAX = 32;
 /** If the server has not ended a wait by then, the client ends it. */

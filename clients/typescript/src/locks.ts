@@ -1,11 +1,12 @@
 /** Named locks: first come, first served, across all processes. */
 
 import { Acquire } from "./acquire.js";
+import { AcquireAll, checkWanted, type Guards } from "./acquire-all.js";
 import * as check from "./check.js";
 import type { Client } from "./client.js";
 import type { Guard } from "./guard.js";
 import { KEPT_OPTIONS, type KeptOptions, KeptSession } from "./kept.js";
-import { type AcquireOptions, checkAcquire, type Session } from "./session.js";
+import { type AcquireAllOptions, type AcquireOptions, checkAcquire, type Session } from "./session.js";
 
 /** A lock is a resource of this kind. Locks are not declared. */
 const KIND = "lock";
@@ -28,11 +29,31 @@ export class Locks {
   async acquire(name: string, options: AcquireOptions = {}): Promise<Guard> {
     check.name("name", name);
     checkAcquire(options);
-    const { timeoutMs, attributes, signal } = options;
+    const until = this.kept.client.tickAfter(options.timeoutMs);
+    const session = await this.live(until, options.signal);
+    return new Acquire(session, { kind: KIND, key: name }, until, options).run();
+  }
+
+  /** Acquires all of the locks or none, as `session.acquireAll` does: each is a name, or a name with its slots. */
+  async acquireAll(
+    names: readonly (string | { readonly name: string; readonly slots?: number | undefined })[],
+    options: AcquireAllOptions = {},
+  ): Promise<Guards> {
+    if (!Array.isArray(names)) throw new TypeError(`names must be an array, not ${check.kindOf(names)}`);
+    const wanted = names.map((each: (typeof names)[number]) => {
+      if (typeof each === "string") return { kind: KIND, key: each };
+      check.options(each, ["name", "slots"]);
+      return { kind: KIND, key: each.name, slots: each.slots };
+    });
+    checkWanted(wanted);
+    checkAcquire(options, []);
+    const until = this.kept.client.tickAfter(options.timeoutMs);
+    return new AcquireAll(await this.live(until, options.signal), wanted, until, options).run();
+  }
+
+  private live(until: number, signal: AbortSignal | undefined): Promise<Session> {
     const { client } = this.kept;
-    const until = client.tickAfter(timeoutMs);
-    const session = await this.kept.live(Math.min(until, client.tickAfter(client.retryForMs)), signal);
-    return new Acquire(session, { kind: KIND, key: name }, until, attributes, signal).run();
+    return this.kept.live(Math.min(until, client.tickAfter(client.retryForMs)), signal);
   }
 
   /** Takes a free lock, or throws `Refused` with its holder. */

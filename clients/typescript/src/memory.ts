@@ -107,6 +107,7 @@ export class Memory {
       tenant: this.tenant,
       kind: key.kind,
       key: key.key,
+      slot: key.slot,
     };
     return `${JSON.stringify({ mark: line })}\n`;
   }
@@ -141,10 +142,11 @@ function decode(line: string): MarkRecord | undefined {
     const value = JSON.parse(line) as Record<string, unknown>;
     if (typeof value["epoch"] === "number") return { epoch: whole(value["epoch"]) };
     if (typeof value["floor"] === "number") return { floor: whole(value["floor"]) };
-    const { kind, key, token, session } = value["mark"] as Record<string, unknown>;
+    const { kind, key, slot, token, session } = value["mark"] as Record<string, unknown>;
     if (typeof kind !== "string" || typeof key !== "string") return undefined;
     const bound = typeof session === "string" ? session : undefined;
-    return { key: { kind, key }, mark: { token: whole(token), session: bound } };
+    const of = slot === undefined || slot === null ? undefined : whole(slot);
+    return { key: { kind, key, slot: of }, mark: { token: whole(token), session: bound } };
   } catch {
     return undefined;
   }

@@ -1,7 +1,7 @@
 /** Reading one resource from the store: one question per resource at a time, and not too many at once. */
 
 import { Semaphore, unlessAborted } from "./async.js";
-import type { ResourceKey, StoreAnswer } from "./fence.js";
+import { nameOf, type ResourceKey, type StoreAnswer } from "./fence.js";
 import { REQUESTS_AT_ONCE_MAX } from "./limits.js";
 
 /** Those that want to know of one resource, one after the other. */
@@ -24,7 +24,7 @@ export class Refreshes {
 
   /** The store's answer to a question that was sent at the tick `arrived` or later. */
   async ask(key: ResourceKey, arrived: number, signal: AbortSignal): Promise<StoreAnswer> {
-    const name = `${key.kind}\0${key.key}`;
+    const name = nameOf(key);
     const place = this.underWay.get(name) ?? { waiting: 0, turn: Promise.resolve(), last: undefined };
     this.underWay.set(name, place);
     place.waiting += 1;

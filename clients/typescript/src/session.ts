@@ -6,6 +6,7 @@
  */
 
 import { Acquire } from "./acquire.js";
+import { AcquireAll, checkWanted, type Guards, type Wanted } from "./acquire-all.js";
 import { Notice, Scope, unlessAborted, within } from "./async.js";
 import { Backoff, BACKOFF_DEFAULT, type BackoffConfig, checkedBackoff } from "./backoff.js";
 import type { Channel } from "./channel.js";
@@ -97,12 +98,18 @@ export interface AcquireOptions {
   timeoutMs?: number | undefined;
   /** What the lease says about itself. */
   attributes?: JsonObject | undefined;
+  /** Shares the resource: up to this many holders have it at once. Without it the lease is exclusive. */
+  slots?: number | undefined;
   signal?: AbortSignal | undefined;
 }
 
+/** How long to wait for all resources together, and what ends the wait. */
+export type AcquireAllOptions = Omit<AcquireOptions, "slots">;
+
 /** @internal */
-export function checkAcquire(options: AcquireOptions): void {
-  check.options(options, ["timeoutMs", "attributes", "signal"]);
+export function checkAcquire(options: AcquireOptions, known: readonly string[] = ["slots"]): void {
+  check.options(options, ["timeoutMs", "attributes", "signal", ...known]);
+  check.slots("slots", options.slots);
   check.timeout(options.timeoutMs);
   check.fields("attributes", options.attributes);
   check.signal(options.signal);
@@ -229,14 +236,29 @@ export class Session {
     check.name("kind", kind);
     check.name("key", key);
     checkAcquire(options);
-    const { timeoutMs, attributes, signal } = options;
+    const { timeoutMs, signal } = options;
     signal?.throwIfAborted();
-    return new Acquire(this, { kind, key }, this.client.tickAfter(timeoutMs), attributes, signal).run();
+    return new Acquire(this, { kind, key }, this.client.tickAfter(timeoutMs), options).run();
   }
 
   /** Acquires a free resource, or throws `Refused` with its holder. */
   tryAcquire(kind: string, key: string, options: Omit<AcquireOptions, "timeoutMs"> = {}): Promise<Guard> {
     return this.acquire(kind, key, { ...options, timeoutMs: 0 });
+  }
+
+  /**
+   * Acquires all of the resources or none, up to 100 and each once, and gives their guards in the same order: `await
+   * using guards = await session.acquireAll([{ kind: "scene", key: "hall" }, { kind: "gpu", key: "0", slots: 4 }])`.
+   *
+   * If all are free, one request does it. If not, it waits for one after the other, in an order that is the same for
+   * all clients, so that two that want the same resources never wait for each other: for `timeoutMs` in all. However it
+   * ends without guards, nothing is held.
+   */
+  async acquireAll(wanted: readonly Wanted[], options: AcquireAllOptions = {}): Promise<Guards> {
+    checkWanted(wanted);
+    checkAcquire(options, []);
+    options.signal?.throwIfAborted();
+    return new AcquireAll(this, wanted, this.client.tickAfter(options.timeoutMs), options).run();
   }
 
   /**

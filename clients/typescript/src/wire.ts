@@ -27,6 +27,10 @@ export interface Grant extends LeaseIdentity {
   readonly state: StateDocument | undefined;
   /** For a grant that was waited for: it lapses unless it is renewed within this time (rule 15). */
   readonly confirmWithinMs: number | undefined;
+  /** Which slot of a shared resource; undefined if the lease is exclusive (rule 27). */
+  readonly slot: number | undefined;
+  /** Of how many. */
+  readonly slots: number | undefined;
 }
 
 /** A session, and everything attached to it as of `revision`. */
@@ -56,6 +60,8 @@ export interface Ownership {
   readonly sessionId: string | undefined;
   /** Milliseconds until the lease expires, unless it is renewed. */
   readonly ttlLeftMs: number;
+  /** Which of its slots this is, if it is shared. */
+  readonly slot: number | undefined;
 }
 
 /** Who owns what, as of one moment. */
@@ -84,6 +90,8 @@ export interface Event {
   readonly sessionId: string | undefined;
   /** The id of the API key that requested it, if there was one. */
   readonly by: string | undefined;
+  /** Which of its slots it is about, if it is shared. */
+  readonly slot: number | undefined;
   /** What else is known, depending on `eventType`. */
   readonly details: JsonObject;
 }
@@ -167,7 +175,22 @@ export function grant(value: Json): Grant {
     revision: fields.whole("revision"),
     state: written === null ? undefined : state(written),
     confirmWithinMs: fields.wholeOrNone("confirm_within_ms"),
+    slot: fields.wholeOrNone("slot"),
+    slots: fields.wholeOrNone("slots"),
   };
+}
+
+/** The answer to an acquire of several, all or none: a grant for each. */
+export function grants(value: Json, count: number): Grant[] {
+  const what = "a list of grants";
+  const results = list(new Fields(value, what).get("results"), what, "results");
+  if (results.length !== count) throw new Unknown(`the answer is not ${what}: it has not ${count} results`);
+  return results.map((result) => {
+    const fields = new Fields(result, "a grant");
+    if (fields.get("status") !== "granted")
+      throw new Unknown(`the answer is not ${what}: not all of them were granted`);
+    return grant(fields.get("lease"));
+  });
 }
 
 /**
@@ -273,6 +296,7 @@ export function event(value: Json): Event {
     leaseId: fields.textOrNone("lease_id"),
     sessionId: fields.textOrNone("session_id"),
     by: fields.textOrNone("by"),
+    slot: fields.wholeOrNone("slot"),
     details: isObject(details) ? details : {},
   };
 }
@@ -284,9 +308,22 @@ export function snapshotPart(value: Json): { cursor: string; resources: Ownershi
   return { cursor: cursorOf(value), resources: resources.map(ownership), more: fields.get("more") === true };
 }
 
-/** The newest token of a resource that was read, and the epoch of the answer. */
-export function newest(value: Json): { mark: Mark; epoch: number | undefined } {
+/**
+ * The newest token of a resource that was read, or of one of its slots, and the epoch of the answer. A slot without a
+ * holder is not shown.
+ */
+export function newest(
+  value: Json,
+  slot?: number,
+): { mark: Mark | undefined; epoch: number | undefined } {
   const fields = new Fields(value, "a resource");
+  if (slot !== undefined) {
+    const shared = fields.get("shared");
+    const leases = shared === null ? [] : list(shared, "a resource", "shared");
+    const held = leases.map((each) => new Fields(each, "a lease")).find((each) => each.get("slot") === slot);
+    const mark = held && { token: held.whole("token"), session: held.textOrNone("session_id") };
+    return { mark, epoch: fields.wholeOrNone("epoch") };
+  }
   const lease = fields.get("lease");
   const holder = lease === null ? undefined : new Fields(lease, "a lease").textOrNone("session_id");
   return { mark: { token: fields.whole("last_token"), session: holder }, epoch: fields.wholeOrNone("epoch") };
@@ -329,6 +366,7 @@ function ownership(value: Json): Ownership {
     leaseId: fields.textOrNone("lease_id"),
     sessionId: fields.textOrNone("session_id"),
     ttlLeftMs: fields.whole("ttl_ms"),
+    slot: fields.wholeOrNone("slot"),
   };
 }
 

@@ -5,7 +5,7 @@ import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import { test } from "node:test";
 
-import { Fence, type Mark, type MarkRecord } from "../src/fence.js";
+import { Fence, type Mark, type MarkRecord, type ResourceKey } from "../src/fence.js";
 import { ROOT } from "./support/server.js";
 
 interface Step {
@@ -34,6 +34,12 @@ function mark([token, session]: [number, string | null]): Mark {
   return { token, session: session ?? undefined };
 }
 
+/** A resource of the script: `lobby`, or `lobby#2` for a slot of it. */
+function scene(name: string): ResourceKey {
+  const [key = "", slot] = name.split("#");
+  return { kind: "scene", key, slot: slot === undefined ? undefined : Number(slot) };
+}
+
 class Run {
   private fence: Fence;
   private readonly disk: MarkRecord[] = [];
@@ -50,14 +56,14 @@ class Run {
   /** Takes a step, and compares what came of it. */
   take(step: Step): void {
     const { fence } = this;
-    const key = { kind: "scene", key: step.key };
+    const key = scene(step.key ?? "");
     const session = step.session ?? undefined;
     switch (step.do) {
       case "snapshot": {
         const isFollowed = fence.snapshotBegins(step.epoch);
         if (isFollowed) {
           for (const [name, given] of Object.entries(step.marks))
-            fence.learn({ kind: "scene", key: name }, mark(given));
+            fence.learn(scene(name), mark(given));
           fence.snapshotEnds(step.revision, step.asked);
         }
         return assert.equal(isFollowed, step.followed);

@@ -230,6 +230,8 @@ describe("a wait that is longer than one request", () => {
     revision: 7,
     state: undefined,
     confirmWithinMs: undefined,
+    slot: undefined,
+    slots: undefined,
   };
 
   test("is requested again before the first request ends, and the first is not abandoned", async () => {

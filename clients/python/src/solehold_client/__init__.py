@@ -26,7 +26,7 @@ from .errors import (
 )
 from .fence import Mark, Verdict
 from .gate import Gate
-from .guard import Guard
+from .guard import Guard, Guards
 from .http import AnswerLost, HttpTransport, NotSent, Request, Response, Server, Stream, Transport
 from .kept import keep_session
 from .locks import Locks
@@ -49,6 +49,7 @@ __all__ = [
     "Forbidden",
     "Gate",
     "Guard",
+    "Guards",
     "HttpTransport",
     "Json",
     "Locks",

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .session import Session
 
 # Worth another try: the resource may become free.
-_PASSING = ("held", "held_back", "already_pending", "request_spent", "lost")
+PASSING = ("held", "held_back", "already_pending", "request_spent", "lost")
 
 
 class Acquire:
@@ -29,13 +29,20 @@ class Acquire:
     """
 
     def __init__(
-        self, session: Session, kind: str, key: str, until: float, attributes: Mapping[str, Json] | None = None
+        self,
+        session: Session,
+        kind: str,
+        key: str,
+        until: float,
+        attributes: Mapping[str, Json] | None = None,
+        slots: int | None = None,
     ) -> None:
         self.session = session
         self.client = session.client
         self.kind = kind
         self.key = key
         self.attributes = attributes
+        self.slots = slots
         self.request_id = self.client.request_id()
         self.doubts = Doubts()
         """Set when some attempt may have got the lease, or a place in line, without an answer."""
@@ -101,6 +108,7 @@ class Acquire:
             session_id=self.session.session_id,
             request_id=self.request_id,
             attributes=self.attributes,
+            slots=self.slots,
             wait=wait,
             timeout=self._leeway,
             doubts=self.doubts,
@@ -126,7 +134,7 @@ class Acquire:
     def _after_refusal(self, error: Refused) -> float:
         if isinstance(error, NoSession):
             self.session._refused(error)
-        if error.code not in _PASSING:
+        if error.code not in PASSING:
             raise error
         if error.code in ("request_spent", "lost"):
             # Goes on under another request id: the old one is spent.
@@ -136,11 +144,17 @@ class Acquire:
 
     async def _spend(self) -> bool:
         """Spends the request id if it may have got something. Returns whether it is known to hold nothing."""
-        if not self.doubts.any:
+        task = self.spend()
+        if task is None:
             return True
-        session, kind, key, request_id = self.session, self.kind, self.key, self.request_id
-        task = session._settle(
-            lambda: session.client.cancel(kind, key, holder=session.holder, request_id=request_id)
-        )
         done, _ = await asyncio.wait({task}, timeout=SPEND_SECONDS_MAX)
         return bool(done) and task.result()
+
+    def spend(self) -> asyncio.Task[bool] | None:
+        """Begins to spend the request id, unless it is known to hold nothing."""
+        if not self.doubts.any:
+            return None
+        session, kind, key, request_id = self.session, self.kind, self.key, self.request_id
+        return session._settle(
+            lambda: session.client.cancel(kind, key, holder=session.holder, request_id=request_id)
+        )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from .limits import NAME_BYTES_MAX
+from .limits import NAME_BYTES_MAX, SLOTS_MAX
 
 
 def kind_of(value: object) -> str:
@@ -67,6 +67,32 @@ def timeout(value: float | None) -> None:
     if value is not None:
         right = "seconds, 0 to ask once, or None to wait for as long as it takes"
         seconds("timeout", value, lambda timeout: timeout >= 0, right)
+
+
+def slots(value: int | None) -> None:
+    """How many holders may share a resource, or none for an exclusive lease.
+
+    >>> slots(0)
+    Traceback (most recent call last):
+    ValueError: slots is 0: give 1 to 1000 holders at once, or None for an exclusive lease
+    """
+    if value is not None:
+        right = f"1 to {SLOTS_MAX} holders at once, or None for an exclusive lease"
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise TypeError(f"slots must be a whole number, not {kind_of(value)}: give {right}")
+        if not 1 <= value <= SLOTS_MAX:
+            raise ValueError(f"slots is {value}: give {right}")
+
+
+def slot(value: int | None) -> int:
+    """A slot that a gate judges; 0 for an exclusive lease."""
+    if value is None:
+        return 0
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError(f"slot must be a whole number, not {kind_of(value)}: give that of the guard")
+    if not 1 <= value <= SLOTS_MAX:
+        raise ValueError(f"slot is {value}: give that of the guard, 1 to {SLOTS_MAX}, or None for an exclusive lease")
+    return value
 
 
 def fields(argument: str, value: Mapping[str, Any] | None) -> None:

@@ -241,6 +241,7 @@ class Client:
         session_id: str,
         request_id: str,
         attributes: Mapping[str, Json] | None = None,
+        slots: int | None = None,
         wait: float = 0.0,
         timeout: float | None = None,
         doubts: Doubts | None = None,
@@ -249,7 +250,8 @@ class Client:
 
         Without a wait, each server is asked once.
         """
-        body = _said(holder=holder, session_id=session_id, request_id=request_id, attributes=_copy(attributes))
+        asked = {"holder": holder, "session_id": session_id, "request_id": request_id, "slots": slots}
+        body = _said(**asked, attributes=_copy(attributes))
         call = Call("POST", wire.path("resources", kind, key, "lease"), body)
         now = self.clock.now()
         if wait <= 0:
@@ -258,6 +260,15 @@ class Client:
         # Repeated for no longer than the wait itself: the caller comes back for as long as it wants.
         until = now + min(wait, self.retry_for)
         return _granted(await self._channel.call(call, timeout=wait + self.timeout, until=until, doubts=doubts))
+
+    async def acquire_together(self, items: Sequence[Mapping[str, Json]], *, timeout: float, doubts: Doubts) -> list[Grant]:
+        """Asks for all of the resources or none, without waiting; each server is asked once. A repeat under the same
+        request ids finds what a lost answer was about.
+        """
+        body: dict[str, Json] = {"items": [_said(**item) for item in items], "all_or_none": True}
+        call = Call("POST", wire.path("leases", "batch", "acquire"), body)
+        answer = await self._ask(call, until=self.clock.now(), timeout=timeout, doubts=doubts)
+        return wire.grants(answer.value, len(items))
 
     @contextmanager
     def waiter(self) -> Iterator[None]:

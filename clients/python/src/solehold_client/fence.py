@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, replace
 
-Key = tuple[str, str]
-"""The kind and the key of a resource."""
+Key = tuple[str, str, int]
+"""The kind and the key of a resource, and one of its slots, from 1 on; 0 for an exclusive lease. Tokens of different slots do
+not fence each other (rule 27)."""
 
 # Questions for the head of the store that the watch has not caught up with yet; beyond it the oldest are given up.
 PROOFS_MAX = 16

@@ -132,29 +132,39 @@ class Gate:
         """
         return self._denial if self._fence.is_denied else None
 
-    def judge(self, kind: str, key: str, token: int, session: str | None = None) -> Verdict:
-        """Judges by what is known, at once."""
+    def judge(
+        self, kind: str, key: str, token: int, session: str | None = None, *, slot: int | None = None
+    ) -> Verdict:
+        """Judges by what is known, at once. Work under a shared hold is judged by its `slot`."""
+        return self._judge((kind, key, check.slot(slot)), token, session)
+
+    def _judge(self, key: Key, token: int, session: str | None) -> Verdict:
         before = len(self._fence)
-        verdict = self._fence.judge((kind, key), token, session, self._client.clock.now())
+        verdict = self._fence.judge(key, token, session, self._client.clock.now())
         if verdict.why == "unsaved" or len(self._fence) != before:
             self._to_save.set()
         return verdict
 
-    async def decide(self, kind: str, key: str, token: int, session: str | None = None) -> Verdict:
-        """Judges, and asks the store where that settles it: one question serves all decisions that waited for it."""
+    async def decide(
+        self, kind: str, key: str, token: int, session: str | None = None, *, slot: int | None = None
+    ) -> Verdict:
+        """Judges, and asks the store where that settles it: one question serves all decisions that waited for it. Work
+        under a shared hold is judged by its `slot`.
+        """
+        of = (kind, key, check.slot(slot))
         arrived = self._client.clock.now()
-        verdict = self.judge(kind, key, token, session)
+        verdict = self._judge(of, token, session)
         if verdict.needs_a_read and not self._fence.is_away(arrived):
             try:
-                told = await within(self._within, self._refreshes.ask((kind, key), arrived))
+                told = await within(self._within, self._refreshes.ask(of, arrived))
             except (SoleholdError, asyncio.TimeoutError) as error:
                 self._failed(error)
-                verdict = self.judge(kind, key, token, session)
+                verdict = self._judge(of, token, session)
             else:
-                verdict = await self._conclude((kind, key), token, session, told)
+                verdict = await self._conclude(of, token, session, told)
         if verdict.why == "unsaved":
-            await self._until(lambda: self.judge(kind, key, token, session).why != "unsaved")
-            verdict = self.judge(kind, key, token, session)
+            await self._until(lambda: self._judge(of, token, session).why != "unsaved")
+            verdict = self._judge(of, token, session)
         return verdict
 
     def changed(self) -> asyncio.Future[None]:
@@ -174,24 +184,25 @@ class Gate:
     async def _conclude(self, key: Key, token: int, session: str | None, told: Told) -> Verdict:
         """The verdict by what the store said."""
         if told.mark is None and not told.hidden and self._fence.told is not None:
-            # A resource that nobody declared is shown only while it is held. The watch knows it longer.
+            # A resource that nobody declared, and a slot, is shown only while it is held. The watch knows it longer.
             if not await self._until(lambda: self._fence.proven is not None and self._fence.proven >= told.asked):
-                return self.judge(*key, token, session)
+                return self._judge(key, token, session)
         now = self._client.clock.now()
         mark, epoch, hidden = told.mark, told.epoch, told.hidden
         verdict = self._fence.conclude(key, token, session, mark, epoch, told.asked, now, hidden=hidden)
         self._has_changed()
-        return self.judge(*key, token, session) if verdict is None else verdict
+        return self._judge(key, token, session) if verdict is None else verdict
 
     async def _newest(self, key: Key) -> Told:
+        kind, name, slot = key
         asked = self._client.clock.now()
         try:
-            answer = await self._channel.call(Call("GET", wire.path("resources", *key)), timeout=self._within, until=asked)
+            answer = await self._channel.call(Call("GET", wire.path("resources", kind, name)), timeout=self._within, until=asked)
         except NotFound:
             return Told(asked, None, None)
         except Forbidden:
             return Told(asked, None, None, hidden=True)
-        return Told(answer.sent, *wire.newest(answer.value))
+        return Told(answer.sent, *wire.newest(answer.value, slot))
 
     async def _until(self, holds: Callable[[], bool]) -> bool:
         """Waits for something that changes only with what is known, but not for ever. Returns whether it holds."""
@@ -255,13 +266,13 @@ class Gate:
             if not self._fence.snapshot_begins(epoch):
                 return False
             for owned in seen.resources:
-                self._learn(owned.tenant, (owned.kind, owned.key), Mark(owned.token, owned.session_id))
+                self._learn(owned.tenant, (owned.kind, owned.key, owned.slot or 0), Mark(owned.token, owned.session_id))
             self._fence.snapshot_ends(revision, asked)
             self._watch = watch
         else:
             if epoch != self._fence.epoch or self._fence.told is None:
                 return False
-            key = (seen.kind, seen.key)
+            key = (seen.kind, seen.key, seen.slot or 0)
             if seen.event_type == "resource_deleted":
                 self._fence.deleted(key)
             elif seen.token is not None:

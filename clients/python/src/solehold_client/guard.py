@@ -80,6 +80,16 @@ class Guard:
         return self._hold.grant.lease_id
 
     @property
+    def slot(self) -> int | None:
+        """Which slot of a shared resource it holds, from 1 on: a gate judges the token by it. None if it is exclusive."""
+        return self._hold.grant.slot
+
+    @property
+    def slots(self) -> int | None:
+        """Of how many slots it holds one. None if it is exclusive."""
+        return self._hold.grant.slots
+
+    @property
     def deadline(self) -> float:
         """The tick of the client's clock at which trust ends, unless a heartbeat comes through before."""
         return self._session.deadline
@@ -184,3 +194,21 @@ class Guard:
 
     def _judge(self) -> Lost | None:
         return self._hold.loss.declared or self._session._judge()
+
+
+class Guards(tuple[Guard, ...]):
+    """The guards of resources that were acquired together, in the order in which they were asked for. `async with`
+    releases all of them.
+    """
+
+    async def __aenter__(self) -> Guards:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Releases them, as each guard by itself would; raises the first failure."""
+        ends = await asyncio.gather(*(guard.__aexit__(kind, error, trace) for guard in self), return_exceptions=True)
+        for failed in ends:
+            if failed is not None:
+                raise failed

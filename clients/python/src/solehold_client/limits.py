@@ -12,6 +12,9 @@ TTL_SECONDS_MAX: Final = 24 * 60 * 60.0
 WAIT_SECONDS_MAX: Final = 30.0
 # Most sessions whose news one request asks for.
 NEWS_SESSIONS_MAX: Final = 1_000
+# Most holders at once that one resource is shared by, and most resources that one request acquires together.
+SLOTS_MAX: Final = 1_000
+ACQUIRED_TOGETHER_MAX: Final = 100
 # Most kinds that one gate is for.
 GATE_KINDS_MAX: Final = 32
 # A wait that the server should have ended by now is ended by the client.

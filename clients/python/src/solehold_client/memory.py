@@ -109,9 +109,9 @@ class Memory:
             line = {"floor": record.floor}
         else:
             assert record.key is not None and record.mark is not None
-            kind, key = record.key
+            kind, key, slot = record.key
             mark: dict[str, object] = {"token": record.mark.token, "session": record.mark.session}
-            mark.update(tenant=self._tenant, kind=kind, key=key)
+            mark.update(tenant=self._tenant, kind=kind, key=key, **({"slot": slot} if slot else {}))
             line = {"mark": mark}
         return json.dumps(line, separators=(",", ":")) + "\n"
 
@@ -131,6 +131,7 @@ def _decode(line: str) -> Record | None:
         if "mark" not in value:
             return Record(floor=value.get("floor"), epoch=value.get("epoch")) if value else None
         mark = value["mark"]
-        return Record(key=(mark["kind"], mark["key"]), mark=Mark(int(mark["token"]), mark["session"]))
+        key = (mark["kind"], mark["key"], int(mark.get("slot") or 0))
+        return Record(key=key, mark=Mark(int(mark["token"]), mark["session"]))
     except (ValueError, KeyError, TypeError, AttributeError):
         return None

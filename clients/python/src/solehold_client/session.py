@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import warnings
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from types import TracebackType
@@ -16,12 +16,13 @@ from typing import Any, TypeVar
 
 from . import check
 from .acquire import Acquire
+from .acquire_all import AcquireAll, Shared, Wanted, check_wanted
 from .backoff import Backoff, BackoffConfig
 from .client import Client
 from .clock import sleep_until
 from .enterable import Enterable
 from .errors import Lost, Refused, SoleholdError, Unavailable, Unknown
-from .guard import Guard, Hold
+from .guard import Guard, Guards, Hold
 from .history import OlderHistory
 from .holdings import Holdings
 from .limits import LEAVE_SECONDS_MAX, STEP_SECONDS_MAX, TTL_SECONDS_MAX, TTL_SECONDS_MIN
@@ -155,10 +156,16 @@ class Session:
         return await self._loss.wait()
 
     def acquire(
-        self, kind: str, key: str, *, timeout: float | None = None, attributes: Mapping[str, Json] | None = None
+        self,
+        kind: str,
+        key: str,
+        *,
+        timeout: float | None = None,
+        attributes: Mapping[str, Json] | None = None,
+        slots: int | None = None,
     ) -> Enterable[Guard]:
         """Acquires a resource, and waits in line while someone holds it: up to `timeout` seconds, forever if None, not
-        at all if 0.
+        at all if 0. With `slots` it is shared by up to that many holders, each with a token of its own.
 
         `async with session.acquire(...) as guard`, or `guard = await session.acquire(...)`. When the time is up it
         raises the last refusal. However it ends without a guard, the line is left and nothing is held.
@@ -167,14 +174,44 @@ class Session:
         check.name("key", key)
         check.timeout(timeout)
         check.fields("attributes", attributes)
-        return Enterable(self._acquire(kind, key, timeout, attributes))
+        check.slots(slots)
+        return Enterable(self._acquire(kind, key, timeout, attributes, slots))
 
-    async def _acquire(self, kind: str, key: str, timeout: float | None, attributes: Mapping[str, Json] | None) -> Guard:
-        return await Acquire(self, kind, key, self.client.tick_after(timeout), attributes).run()
+    async def _acquire(
+        self, kind: str, key: str, timeout: float | None, attributes: Mapping[str, Json] | None, slots: int | None
+    ) -> Guard:
+        return await Acquire(self, kind, key, self.client.tick_after(timeout), attributes, slots).run()
 
-    async def try_acquire(self, kind: str, key: str, *, attributes: Mapping[str, Json] | None = None) -> Guard:
+    async def try_acquire(
+        self, kind: str, key: str, *, attributes: Mapping[str, Json] | None = None, slots: int | None = None
+    ) -> Guard:
         """Acquires a free resource, or raises `Refused` with its holder."""
-        return await self.acquire(kind, key, timeout=0.0, attributes=attributes)
+        return await self.acquire(kind, key, timeout=0.0, attributes=attributes, slots=slots)
+
+    def acquire_all(
+        self,
+        resources: Iterable[Wanted],
+        *,
+        timeout: float | None = None,
+        attributes: Mapping[str, Json] | None = None,
+    ) -> Enterable[Guards]:
+        """Acquires all of the resources or none: each is a kind and a key, and with a third element, its slots, it is
+        shared. Up to 100, each once. It waits up to `timeout` seconds for all of them together, forever if None, not at
+        all if 0.
+
+        `async with session.acquire_all(...) as guards`, or `guards = await session.acquire_all(...)`; the guards are in
+        the order of the resources. If it waits, it acquires one after the other in one order that is the same for all
+        clients, so that two that want the same resources never wait for each other.
+        """
+        wanted = check_wanted(resources)
+        check.timeout(timeout)
+        check.fields("attributes", attributes)
+        return Enterable(self._acquire_all(wanted, timeout, attributes))
+
+    async def _acquire_all(
+        self, wanted: Sequence[Shared], timeout: float | None, attributes: Mapping[str, Json] | None
+    ) -> Guards:
+        return await AcquireAll(self, wanted, self.client.tick_after(timeout), attributes).run()
 
     async def close(self) -> None:
         """Closes it: all its guards are lost, and everything attached to it is released. If it is cancelled, it goes on

@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import TypeVar
 
 from . import check, trace
+from .acquire_all import Wanted
 from .backoff import BackoffConfig
 from .client import Client as AsyncClient
 from .clock import Clock
@@ -25,6 +26,7 @@ from .fence import Verdict
 from .gate import TENANT_DEFAULT
 from .gate import Gate as AsyncGate
 from .guard import Guard as AsyncGuard
+from .guard import Guards as AsyncGuards
 from .http import within
 from .kept import KeptSession, log_late_error
 from .limits import RESPONSE_BYTES_MAX
@@ -37,7 +39,7 @@ from .session import SessionConfig
 from .watch import Watch as AsyncWatch
 from .wire import Event, Json, Snapshot, StateDocument
 
-__all__ = ["Client", "Gate", "Guard", "Locks", "Session", "Watch", "elect", "keep_session"]
+__all__ = ["Client", "Gate", "Guard", "Guards", "Locks", "Session", "Watch", "elect", "keep_session"]
 
 T = TypeVar("T")
 
@@ -169,17 +171,39 @@ class Session(_Entered):
         _tell_loss(self.client._portal, self._async._loss, function, unless="closed")
 
     def acquire(
-        self, kind: str, key: str, *, timeout: float | None = None, attributes: Mapping[str, Json] | None = None
+        self,
+        kind: str,
+        key: str,
+        *,
+        timeout: float | None = None,
+        attributes: Mapping[str, Json] | None = None,
+        slots: int | None = None,
     ) -> Guard:
         """Acquires a resource, and waits in line while someone holds it: up to `timeout` seconds, forever if None, not
-        at all if 0. When the time is up it raises the last refusal.
+        at all if 0. When the time is up it raises the last refusal. With `slots` it is shared by up to that many
+        holders.
         """
-        acquired = self._async.acquire(kind, key, timeout=timeout, attributes=attributes)
+        acquired = self._async.acquire(kind, key, timeout=timeout, attributes=attributes, slots=slots)
         return Guard(self.client, self.client._portal.run(acquired))
 
-    def try_acquire(self, kind: str, key: str, *, attributes: Mapping[str, Json] | None = None) -> Guard:
+    def try_acquire(
+        self, kind: str, key: str, *, attributes: Mapping[str, Json] | None = None, slots: int | None = None
+    ) -> Guard:
         """Acquires a free resource, or raises `Refused` with its holder."""
-        return self.acquire(kind, key, timeout=0.0, attributes=attributes)
+        return self.acquire(kind, key, timeout=0.0, attributes=attributes, slots=slots)
+
+    def acquire_all(
+        self,
+        resources: Iterable[Wanted],
+        *,
+        timeout: float | None = None,
+        attributes: Mapping[str, Json] | None = None,
+    ) -> Guards:
+        """Acquires all of the resources or none, each a kind, a key and, if it is shared, its slots: `with
+        session.acquire_all([("scene", "hall"), ("gpu", "0", 4)], timeout=10) as guards`.
+        """
+        acquired = self._async.acquire_all(resources, timeout=timeout, attributes=attributes)
+        return Guards(Guard(self.client, guard) for guard in self.client._portal.run(acquired))
 
     def close(self) -> None:
         """Closes it: all its guards are lost, and everything attached to it is released."""
@@ -219,6 +243,16 @@ class Guard:
     def lease_id(self) -> str:
         """The identity of the grant."""
         return self._async.lease_id
+
+    @property
+    def slot(self) -> int | None:
+        """Which slot of a shared resource it holds, from 1 on: a gate judges the token by it. None if it is exclusive."""
+        return self._async.slot
+
+    @property
+    def slots(self) -> int | None:
+        """Of how many slots it holds one. None if it is exclusive."""
+        return self._async.slots
 
     @property
     def deadline(self) -> float:
@@ -274,6 +308,19 @@ class Guard:
         return repr(self._async)
 
 
+class Guards(tuple[Guard, ...]):
+    """The guards of resources that were acquired together. `with` releases all of them."""
+
+    def __enter__(self) -> Guards:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self:
+            self[0]._portal.run(AsyncGuards(guard._async for guard in self).__aexit__(kind, error, trace))
+
+
 class Locks(_Entered):
     """Locks that are attached to a session: the one given, or one of its own that it opens with a client."""
 
@@ -288,13 +335,20 @@ class Locks(_Entered):
         self._client = _client_of(owner)
         self._async = AsyncLocks(owner._async, holder=holder, ttl=ttl, policy=policy)
 
-    def acquire(self, name: str, *, timeout: float | None = None) -> Guard:
-        """Waits in line for a lock: up to `timeout` seconds, forever if None, not at all if 0."""
-        return Guard(self._client, self._client._portal.run(self._async.acquire(name, timeout=timeout)))
+    def acquire(self, name: str, *, timeout: float | None = None, slots: int | None = None) -> Guard:
+        """Waits in line for a lock: up to `timeout` seconds, forever if None, not at all if 0. With `slots` it is shared
+        by up to that many holders.
+        """
+        return Guard(self._client, self._client._portal.run(self._async.acquire(name, timeout=timeout, slots=slots)))
 
-    def try_acquire(self, name: str) -> Guard:
+    def try_acquire(self, name: str, *, slots: int | None = None) -> Guard:
         """Takes a free lock, or raises `Refused` with its holder."""
-        return self.acquire(name, timeout=0.0)
+        return self.acquire(name, timeout=0.0, slots=slots)
+
+    def acquire_all(self, names: Iterable[str | tuple[str, int | None]], *, timeout: float | None = None) -> Guards:
+        """Acquires all of the locks or none, each a name, or a name and its slots."""
+        acquired = self._client._portal.run(self._async.acquire_all(names, timeout=timeout))
+        return Guards(Guard(self._client, guard) for guard in acquired)
 
     def close(self) -> None:
         """Closes the session, if it is its own: its locks are released."""
@@ -376,15 +430,19 @@ class Gate(_Entered):
         """What the server said when it refused the gate, such as for its key; None if it does not refuse it."""
         return self._async.denied
 
-    def decide(self, kind: str, key: str, token: int, session: str | None = None) -> Verdict:
+    def decide(
+        self, kind: str, key: str, token: int, session: str | None = None, *, slot: int | None = None
+    ) -> Verdict:
         """Judges, and asks the store where that settles it."""
-        return self._portal.run(self._async.decide(kind, key, token, session))
+        return self._portal.run(self._async.decide(kind, key, token, session, slot=slot))
 
-    def judge(self, kind: str, key: str, token: int, session: str | None = None) -> Verdict:
+    def judge(
+        self, kind: str, key: str, token: int, session: str | None = None, *, slot: int | None = None
+    ) -> Verdict:
         """Judges by what is known, without asking the store."""
 
         async def judge() -> Verdict:
-            return self._async.judge(kind, key, token, session)
+            return self._async.judge(kind, key, token, session, slot=slot)
 
         return self._portal.run(judge())
 

@@ -42,6 +42,10 @@ class Grant:
     repeated: bool
     confirm_within: float | None
     """For a grant that was waited for: it lapses unless it is renewed within these seconds (rule 15)."""
+    slot: int | None = None
+    """Which slot of a shared resource; None if the lease is exclusive (rule 27)."""
+    slots: int | None = None
+    """Of how many."""
 
     @property
     def identity(self) -> tuple[str, int]:
@@ -81,6 +85,8 @@ class Ownership:
     session_id: str | None
     ttl_left: float
     """Seconds until the lease expires, unless it is renewed."""
+    slot: int | None = None
+    """Which of its slots this is, if it is shared."""
 
 
 @dataclass(frozen=True)
@@ -113,6 +119,8 @@ class Event:
     """The id of the API key that did it, if there was one."""
     details: Mapping[str, Json]
     """What else is known, depending on `event_type`."""
+    slot: int | None = None
+    """Which of its slots it is about, if it is shared."""
 
     @property
     def is_renewal(self) -> bool:
@@ -170,7 +178,20 @@ def grant(value: Json) -> Grant:
         state=None if fields.get("state") is None else state(fields.get("state")),
         repeated=fields.get("repeated") is True,
         confirm_within=fields.seconds_or_none("confirm_within_ms"),
+        slot=fields.whole_or_none("slot"),
+        slots=fields.whole_or_none("slots"),
     )
+
+
+def grants(value: Json, count: int) -> list[Grant]:
+    """The answer to an acquire of several, all or none: a grant for each."""
+    results = _Fields(value, "a list of grants").get("results")
+    if not isinstance(results, list) or len(results) != count:
+        raise Unknown(f"the answer is not a list of grants: `results` has not {count} of them")
+    items = [_Fields(result, "a grant") for result in results]
+    if any(item.get("status") != "granted" for item in items):
+        raise Unknown("the answer is not a list of grants: not all of them were granted")
+    return [grant(item.get("lease")) for item in items]
 
 
 def session(value: Json, known: SessionView | None = None) -> SessionView:
@@ -274,6 +295,7 @@ def event(value: Json) -> Event:
         session_id=fields.text_or_none("session_id"),
         by=fields.text_or_none("by"),
         details=details if isinstance(details, dict) else {},
+        slot=fields.whole_or_none("slot"),
     )
 
 
@@ -286,9 +308,17 @@ def snapshot_part(value: Json) -> tuple[str, list[Ownership], bool]:
     return cursor_of(value), [_ownership(resource) for resource in resources], fields.get("more") is True
 
 
-def newest(value: Json) -> tuple[Mark, int | None]:
-    """The newest token of a resource that was read, and the epoch of the answer."""
+def newest(value: Json, slot: int = 0) -> tuple[Mark | None, int | None]:
+    """The newest token of a resource that was read, or of one of its slots, and the epoch of the answer. A slot without
+    a holder is not shown.
+    """
     fields = _Fields(value, "a resource")
+    if slot:
+        shared = fields.get("shared")
+        leases = [_Fields(lease, "a lease") for lease in (shared if isinstance(shared, list) else [])]
+        held = next((lease for lease in leases if lease.whole_or_none("slot") == slot), None)
+        mark = None if held is None else Mark(held.whole("token"), held.text_or_none("session_id"))
+        return mark, fields.whole_or_none("epoch")
     lease = fields.get("lease")
     session = None if lease is None else _Fields(lease, "a lease").text_or_none("session_id")
     return Mark(fields.whole("last_token"), session), fields.whole_or_none("epoch")
@@ -305,6 +335,7 @@ def _ownership(value: Json) -> Ownership:
         lease_id=fields.text_or_none("lease_id"),
         session_id=fields.text_or_none("session_id"),
         ttl_left=fields.whole("ttl_ms") / 1000,
+        slot=fields.whole_or_none("slot"),
     )
 
 

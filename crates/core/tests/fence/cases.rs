@@ -86,9 +86,11 @@ enum Step {
     },
 }
 
+/// A resource of the script: `lobby`, or `lobby#2` for a slot of it.
 fn scene(key: &str) -> ResourceKey {
     let name = |text: &str| Name::new(text).expect("a name");
-    ResourceKey::new(name("default"), name("scene"), name(key))
+    let (key, slot) = key.split_once('#').unwrap_or((key, "0"));
+    ResourceKey::new(name("default"), name("scene"), name(key)).of_slot(slot.parse().expect("a slot"))
 }
 
 fn mark((token, session): Granted) -> Mark {

@@ -76,12 +76,12 @@ async fn see(context: &Context, key: &ResourceKey) -> Result<ResourceView, ApiEr
     seen.ok_or_else(|| Refusal::NoResource(key.clone()).into())
 }
 
-/// Checks that a lease id in a claim is that of a lease on `key`: a lease never changes its resource, so this can be
-/// told beforehand. A lease that has ended passes; the engine refuses it.
+/// Checks that a lease id in a claim is that of a lease on `key`, or on one of its slots: a lease never changes its
+/// resource, so this can be told beforehand. A lease that has ended passes; the engine refuses it.
 async fn on_resource(context: &Context, key: &ResourceKey, claim: Claim) -> Result<Claim, ApiError> {
     if let Target::Lease { id, .. } = claim.target
         && let Some(lease) = context.engine().lease(id).await?
-        && lease.key != *key
+        && lease.key.whole() != *key
     {
         return Err(Refusal::NoLease(id).into());
     }
