@@ -39,7 +39,7 @@ async fn two_hold_a_lock_of_two_slots_and_the_third_waits() -> Result<()> {
     let mut alone = holds(&server, folder, "alone", &[])?;
     let waits = async |count: u64| {
         let is_there = async || {
-            let locks = json_of(&server, "lock ls").await.ok()?;
+            let locks = json_of(&server, "lock ls").await.ok()?["locks"].clone();
             locks.as_array()?.iter().any(|lock| lock["waiting"] == count).then_some(locks)
         };
         wait_for("a waiter", SOON, is_there).await
