@@ -153,7 +153,7 @@ pub(crate) struct AuditTrail {
 impl AuditTrail {
     /// One more entry was written.
     pub async fn written(&self, engine: &Engine) {
-        if self.written.fetch_add(1, Ordering::Relaxed) % TRIM_EVERY != 0 {
+        if !self.written.fetch_add(1, Ordering::Relaxed).is_multiple_of(TRIM_EVERY) {
             return;
         }
         // What was asked for is done; another entry will find more to remove.
