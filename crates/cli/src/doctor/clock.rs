@@ -84,8 +84,8 @@ fn skew(other: &OtherClock) -> Finding {
         "no lease ends early or late by it, since only the store's clock decides; times in logs do not match";
     let remedy = "let a time service keep both clocks: chrony or systemd-timesyncd";
     match skew.unsigned_abs() {
-        ..=SKEW_MAX_MS => Finding::ok(CHECK, seen),
-        ..=SKEW_WRONG_MS => Finding::warning(CHECK, seen, why, remedy),
+        skew if skew <= SKEW_MAX_MS => Finding::ok(CHECK, seen),
+        skew if skew <= SKEW_WRONG_MS => Finding::warning(CHECK, seen, why, remedy),
         _ => Finding::problem(CHECK, seen, format!("{why}, and certificates may count as expired"), remedy),
     }
 }

@@ -119,14 +119,14 @@ async fn a_heartbeat_with_a_sealed_cursor_does_not_report_that_a_stopped_store_a
         let (status, problem) = api.call(Method::PUT, &path, cursor.clone()).await?;
         assert_eq!(status, 503, "{problem}");
     }
-    assert_eq!(count("the store is available again"), 0, "{}", server.logs());
+    assert_eq!(count("the store answers again"), 0, "{}", server.logs());
     assert_eq!(count("commands fail until it answers"), 1, "{}", server.logs());
     postgres.start_again().await?;
     wait_for("the session to be renewed", PATIENCE, async || {
         matches!(api.call(Method::PUT, &path, cursor.clone()).await, Ok((200, _)))
     })
     .await?;
-    wait_for("the log to say so", PATIENCE, async || count("the store is available again") == 1).await?;
+    wait_for("the log to say so", PATIENCE, async || count("the store answers again") == 1).await?;
     Ok(())
 }
 

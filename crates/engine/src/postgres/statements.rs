@@ -69,21 +69,14 @@ macro_rules! wanted {
     };
 }
 
-/// The same, with the resources that slots among them are of, and all of their slots.
-macro_rules! wanted_whole {
-    () => {
-        concat!(
-            wanted!(),
-            ", wanted_whole AS (SELECT id FROM wanted UNION SELECT g.id FROM wanted JOIN solehold.resources r USING (id) \
-            JOIN solehold.resources g ON g.tenant = r.tenant AND g.kind = r.kind AND g.key = r.key WHERE r.slot > 0) "
-        )
-    };
-}
-
 statements! {
     /// What is known of resources before any lock is taken.
-    Resolve = format!("{}SELECT {} FROM wanted_whole JOIN solehold.resources r USING (id) \
-        JOIN solehold.leases l ON l.resource_id = r.id", wanted_whole!(), list::<KnownResourceColumns>());
+    Resolve = format!("{}SELECT {} FROM wanted JOIN solehold.resources r USING (id) \
+        JOIN solehold.leases l ON l.resource_id = r.id", wanted!(), list::<KnownResourceColumns>());
+    /// The same of resources by key, with all of their slots.
+    ResolveWhole = format!("SELECT {} FROM unnest($1::text[], $2::text[], $3::text[]) AS k(tenant, kind, key) \
+        JOIN solehold.resources r USING (tenant, kind, key) JOIN solehold.leases l ON l.resource_id = r.id",
+        list::<KnownResourceColumns>());
     /// The present sessions of holders (`$1, $2`).
     ResolveHolders = format!("SELECT {} FROM unnest($1::text[], $2::text[]) AS k(tenant, name) \
         JOIN solehold.holders h USING (tenant, name)", list::<PresentSessionColumns>());

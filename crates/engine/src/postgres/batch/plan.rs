@@ -118,6 +118,14 @@ impl PostgresStore {
         Ok(())
     }
 
+    /// The resources that slots are of which were found by a lease or a session, with all of their slots.
+    async fn look_up_whole(&self, conn: &Conn, found: &HashSet<ResourceKey>) -> Result<Vec<Row>, Fault> {
+        let whole: BTreeSet<_> = found.iter().filter(|key| key.is_slot()).map(ResourceKey::whole).collect();
+        let missing: Vec<_> = whole.into_iter().filter(|key| !found.contains(key)).collect();
+        let [tenants, kinds, keys] = of_keys(&missing);
+        conn.query_if(!missing.is_empty(), Sql::ResolveWhole, &[&tenants, &kinds, &keys]).await
+    }
+
     async fn look_up(&self, conn: &Conn, wanted: &WantedRows) -> Result<Plan, Fault> {
         let [tenants, kinds, keys] = of_keys(&wanted.keys);
         let (leases, marks) = wanted.lease_arrays();
@@ -165,6 +173,9 @@ impl PostgresStore {
             let (known, leases) = plan.know(&row)?;
             found.insert(known.is.key.clone());
             seen.push((known, leases));
+        }
+        for row in self.look_up_whole(conn, &found).await? {
+            seen.push(plan.know(&row)?);
         }
         self.cache.learn(seen.into_iter());
         plan.missing = wanted.keys.iter().filter(|key| !found.contains(*key)).cloned().collect();
