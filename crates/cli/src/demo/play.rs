@@ -122,7 +122,7 @@ impl Play {
                 return Ok(());
             }
             Deed::Pause(runner) => self.world.pause(runner),
-            Deed::Resume(runner) => self.world.resume(runner),
+            Deed::Resume(runner) => self.world.resume(runner).await,
             Deed::Drain(runner) => self.world.drain(runner),
             Deed::Cut => self.world.cut().await,
             Deed::Restore => drop(self.world.start_server().await?),

@@ -25,6 +25,8 @@ use crate::error::{CommandError, CommandResult};
 /// How long the server may take to start, and anything to end.
 const START_MAX: Duration = Duration::from_secs(60);
 const END_MAX: Duration = Duration::from_secs(10);
+/// Longer than a worker waits between two writes.
+const WRITES_FIRST: Duration = Duration::from_secs(1);
 /// Lines of a log that are shown after a failure.
 const LOG_LINES: usize = 12;
 
@@ -80,9 +82,11 @@ impl Part {
         }
     }
 
-    /// Continues what is below before the process itself: the workers come back first.
-    fn resume(&self) {
+    /// Continues what is below before the process itself: the workers come back first, and have written once more when
+    /// their agent finds out that its leases are gone.
+    async fn resume(&self) {
         proc::signal_group_and_below(None, self.pid, Signal::CONT);
+        tokio::time::sleep(WRITES_FIRST).await;
         let _ = kill_process(self.pid, Signal::CONT);
     }
 }
@@ -206,9 +210,9 @@ impl DemoWorld {
         }
     }
 
-    pub fn resume(&self, runner: &str) {
+    pub async fn resume(&self, runner: &str) {
         if let Some(agent) = self.agents.get(runner) {
-            agent.resume();
+            agent.resume().await;
         }
     }
 
