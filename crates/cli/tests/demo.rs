@@ -123,6 +123,12 @@ async fn keys_do_what_they_say() -> Result<()> {
     let says = |needle: &'static str| move |screen: &str| screen.contains(needle);
     terminal.shows("an owner for everything", says("24 of 24 counters have an owner")).await?;
     terminal.shows("where the dashboard is", says("dashboard http://127.0.0.1:")).await?;
+    // Its worker has written: only then has it something to come back to.
+    let written = |screen: &str| {
+        let (_, rest) = screen.split_once("writes: ")?;
+        rest.split_whitespace().next()?.replace(',', "").parse::<u32>().ok()
+    };
+    terminal.shows("writes", |screen| written(screen).is_some_and(|count| count >= 200)).await?;
     terminal.press("p").await?;
     terminal.shows("a pause", says("runner-1 paused: all of its processes stand still")).await?;
     terminal

@@ -71,7 +71,9 @@ async fn on_a_terminal_it_is_live_and_says_when_it_is_old() -> Result<()> {
         .await?;
     terminal.press("\u{1b}").await?;
     terminal.shows("the list again", says("RESOURCE")).await?;
-    terminal.press("\u{1b}3").await?;
+    terminal.press("\u{1b}").await?;
+    terminal.shows("everything again", says("camera/gate")).await?;
+    terminal.press("3").await?;
     terminal.shows("the events", says("resource_declared")).await?;
     server.terminate().await?;
     terminal.shows("that it is old", says("OLD: this is how it was")).await?;

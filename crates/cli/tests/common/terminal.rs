@@ -59,7 +59,7 @@ impl Terminal {
         let mut rest = Vec::new();
         let wait = async {
             self.output.read_to_end(&mut rest).await?;
-            Ok::<_, std::io::Error>(self.script.wait().await?)
+            self.script.wait().await
         };
         Ok(tokio::time::timeout(SOON, wait).await.context("it does not end")??.code())
     }
