@@ -71,7 +71,7 @@ async function headers(context) {
   assert.equal((await fetch(`${server.url}/dashboard/no-such.js`)).status, 404);
   const html = await (await fetch(`${server.url}/`)).text();
   assert.ok(
-    !/<script(?![^>]*src=)|style="|on[a-z]+="|https?:/.test(html),
+    !/<script(?![^>]*src=)|\sstyle="|\son[a-z]+="|https?:/.test(html),
     "no inline code, nothing from elsewhere",
   );
 }
