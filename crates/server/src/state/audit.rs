@@ -2,7 +2,7 @@
 //!
 //! An entry is a record that commits with what it is about, so neither is there without the other. At most
 //! [`TENANT_ENTRIES_MAX`] of each tenant are kept, so that no tenant displaces the entries of others, and
-//! [`ENTRIES_MAX`] in all. Each process removes the oldest with its first entry and then with every [`TRIM_EVERY`]th:
+//! [`ENTRIES_MAX`] in all. Each process removes the oldest with its first entry and then with every hundredth:
 //! as many more may be there for each process.
 
 use std::{
