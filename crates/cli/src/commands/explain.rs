@@ -80,7 +80,7 @@ pub async fn run(args: ExplainArgs, client: &Client, global: &GlobalArgs) -> Com
     output::print(&story.text(resource))
 }
 
-/// What `solehold explain` prints of a resource, with at most so many of its last events.
+/// What `solehold explain` prints of a resource, with its last events up to a number of them.
 pub async fn text(resource: &ResourceArg, events: usize, client: &Client) -> CommandResult<String> {
     let args = ExplainArgs { resource: resource.clone(), events };
     let story = gather(&args, client).await.doing(format!("explain {resource}"))?;
