@@ -397,7 +397,7 @@ pub struct ResourceBody {
     pub lock_delay_ms: u64,
     /// When it was declared. One that is not declared has a row since then, which may be older than its lease.
     pub created_at: Timestamp,
-    /// The token of the last grant; 0 before the first.
+    /// The token of the last grant, of the resource or of one of its slots; 0 before the first.
     pub last_token: u64,
     /// Milliseconds for which it cannot be acquired; 0 if it is not held back.
     pub held_back_ms: u64,

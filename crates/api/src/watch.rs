@@ -207,7 +207,7 @@ pub struct Ownership {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slot: Option<u32>,
     pub site: Option<String>,
-    /// The token of the present grant, or of the last one: a gate admits none below it.
+    /// The token of the present grant, or of the last one, of the resource or of one of its slots.
     pub token: u64,
     /// The lease, if it is held.
     pub lease_id: Option<Uuid>,

@@ -138,7 +138,8 @@ macro_rules! suite {
                 a_lost_room_is_opened_anew, a_cleared_place_is_noticed, many_in_order
             }
             sharing {
-                as_many_as_there_are_slots, alone_or_shared, in_one_line, a_slot_is_held_back, by_key_and_token,
+                as_many_as_there_are_slots, alone_or_shared, in_one_line, a_slot_is_held_back,
+                a_slot_raises_the_last_token, by_key_and_token,
                 sessions_and_requests, all_or_none, slots_of_a_deleted_resource
             }
             watching {

@@ -137,6 +137,24 @@ pub async fn a_slot_is_held_back(fixture: &dyn Fixture) {
     assert!(due.commands.is_empty(), "{due:?}");
 }
 
+/// The last token of a resource is as high as that of any slot: it fences the exclusive holders before.
+pub async fn a_slot_raises_the_last_token(fixture: &dyn Fixture) {
+    let bench = Bench::new(fixture).await;
+    let job = key("marked");
+    bench.done(declare(&job, Declaration::default())).await;
+    let writer = bench.grant(ask(&job, "writer")).await;
+    bench.done(release(its(&writer))).await;
+    let ann = bench.grant(share(&job, "ann", 2)).await;
+    let bea = bench.grant(share(&job, "bea", 2)).await;
+    let last_token = async || bench.resource(&job).await.expect("it is declared").last_token;
+    assert_eq!(last_token().await, token(&bea));
+    bench.done(release(its(&bea))).await;
+    bench.done(release(its(&ann))).await;
+    assert_eq!(last_token().await, token(&bea), "what was given stays known after its end");
+    let writer = bench.grant(ask(&job, "writer")).await;
+    assert_eq!(last_token().await, token(&writer));
+}
+
 /// A claim by the key of the resource means the slot whose lease it proves.
 pub async fn by_key_and_token(fixture: &dyn Fixture) {
     let bench = Bench::new(fixture).await;

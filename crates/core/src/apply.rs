@@ -99,9 +99,11 @@ fn put_slot(ledger: &mut Ledger, slot: Resource, at: StoreTime) {
     let whole = slot.key.whole();
     let was_taken = ledger.resource(&slot.key).is_some();
     let is_taken = !slot.is_forgettable(at);
+    let token = slot.last_token;
     put(ledger, slot, at);
     if was_taken != is_taken {
         let mut resource = ledger.resource(&whole).cloned().unwrap_or_else(|| Resource::new(whole, at));
+        resource.last_token = resource.last_token.max(token);
         resource.taken = resource.taken.saturating_add_signed(if is_taken { 1 } else { -1 });
         put(ledger, resource, at);
     }

@@ -153,7 +153,7 @@ pub struct Resource {
     pub declared: Option<Arc<Declaration>>,
     /// When it was declared. Without a declaration, since when its row is there, which is the store's own matter.
     pub created_at: StoreTime,
-    /// The token of the last grant; 0 before the first.
+    /// The token of the last grant, of the resource or of one of its slots; 0 before the first.
     pub last_token: Token,
     /// It is held back until this time (rule 12).
     pub held_back_until: Option<StoreTime>,

@@ -54,7 +54,7 @@ struct FlightTable {
     places: usize,
 }
 
-/// One resource's requests, by token and by the order of arrival.
+/// The requests of one resource and its slots, by token and by the order of arrival.
 #[derive(Debug, Default)]
 struct UnderWay {
     running: BTreeMap<(Token, u64), RunningRequest>,
@@ -64,11 +64,21 @@ struct UnderWay {
 
 #[derive(Debug)]
 struct RunningRequest {
+    /// The slot that it is of, or 0 for the resource itself.
+    slot: u32,
     cut: CancellationToken,
     since: BootTime,
     status: RequestStatus,
     /// A newer request was refused because of it, and the log has it.
     is_reported: bool,
+}
+
+impl RunningRequest {
+    /// Whether a request of another token must not overlap with it. Slots are worked on side by side, and none of them
+    /// beside the resource itself (rule 29).
+    fn conflicts_with(&self, key: &ResourceKey) -> bool {
+        self.slot == key.slot || self.slot == 0 || !key.is_slot()
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -203,7 +213,7 @@ impl Flight {
 
     fn set_status(&self, status: RequestStatus) {
         let mut table = self.flights.table.lock();
-        let under_way = table.by_resource.get_mut(&self.key);
+        let under_way = table.by_resource.get_mut(&self.key.whole());
         if let Some(entry) = under_way.and_then(|under_way| under_way.running.get_mut(&self.id)) {
             entry.status = status;
         }
@@ -245,11 +255,12 @@ impl Flights {
 
     /// Gives a place back, if `leaves` says that there was one.
     fn leave(&self, key: &ResourceKey, leaves: impl FnOnce(&mut UnderWay) -> bool) {
+        let key = key.whole();
         let mut table = self.table.lock();
-        if let Some(under_way) = table.by_resource.get_mut(key) {
+        if let Some(under_way) = table.by_resource.get_mut(&key) {
             let has_left = leaves(under_way);
             if under_way.running.is_empty() && under_way.waiting == 0 {
-                table.by_resource.remove(key);
+                table.by_resource.remove(&key);
             }
             table.places -= usize::from(has_left);
         }
@@ -263,7 +274,7 @@ impl Flights {
     /// Takes a place for one that waits, if there is one.
     fn enter<'a>(&'a self, key: &'a ResourceKey) -> Result<WaitingSlot<'a>, NotBegun> {
         let mut table = self.table.lock();
-        let of_resource = table.by_resource.get(key);
+        let of_resource = table.by_resource.get(&key.whole());
         let of_resource = of_resource.map_or(0, |under_way| under_way.running.len() + under_way.waiting);
         if table.places >= self.limits.total {
             return Err(NotBegun::TooMany(table.places, "in all"));
@@ -272,7 +283,7 @@ impl Flights {
             return Err(NotBegun::TooMany(of_resource, "of this resource"));
         }
         table.places += 1;
-        table.by_resource.entry(key.clone()).or_default().waiting += 1;
+        table.by_resource.entry(key.whole()).or_default().waiting += 1;
         Ok(WaitingSlot { flights: self, key })
     }
 
@@ -280,8 +291,9 @@ impl Flights {
     fn begin(self: &Arc<Self>, key: &ResourceKey, token: Token) -> Result<Flight, NotBegun> {
         let now = self.clock.0.now();
         let mut table = self.table.lock();
-        let under_way = table.by_resource.entry(key.clone()).or_default();
-        let mut below = under_way.running.range(..(token, 0));
+        let under_way = table.by_resource.entry(key.whole()).or_default();
+        let below = under_way.running.range(..(token, 0));
+        let mut below = below.filter(|(_, entry)| entry.conflicts_with(key));
         if let Some(((oldest, _), entry)) = below.next() {
             let since = now.since(entry.since);
             return Err(NotBegun::OlderRuns { count: 1 + below.count(), oldest: *oldest, since });
@@ -290,7 +302,8 @@ impl Flights {
         let cut = CancellationToken::new();
         under_way.next += 1;
         let status = RequestStatus::Attended;
-        let entry = RunningRequest { cut: cut.clone(), since: now, status, is_reported: false };
+        let slot = key.slot;
+        let entry = RunningRequest { slot, cut: cut.clone(), since: now, status, is_reported: false };
         under_way.running.insert(id, entry);
         table.places += 1;
         Ok(Flight { flights: self.clone(), key: key.clone(), id, cut, is_lost: false })
@@ -334,13 +347,14 @@ impl Flights {
     /// Lets those with a lower token give up, and forgets those that are lost.
     fn cut_below(&self, key: &ResourceKey, token: Token) {
         let mut table = self.table.lock();
-        let Some(under_way) = table.by_resource.get_mut(key) else { return };
+        let Some(under_way) = table.by_resource.get_mut(&key.whole()) else { return };
         let before = under_way.running.len();
         under_way.running.retain(|(below, _), entry| {
-            if *below < token {
+            let conflicts = *below < token && entry.conflicts_with(key);
+            if conflicts {
                 entry.cut.cancel();
             }
-            *below >= token || entry.status != RequestStatus::Lost
+            !conflicts || entry.status != RequestStatus::Lost
         });
         let forgotten = before - under_way.running.len();
         table.places -= forgotten;
@@ -352,9 +366,9 @@ impl Flights {
     fn report(&self, key: &ResourceKey, token: Token) {
         let now = self.clock.0.now();
         let mut table = self.table.lock();
-        let Some(under_way) = table.by_resource.get_mut(key) else { return };
+        let Some(under_way) = table.by_resource.get_mut(&key.whole()) else { return };
         for ((older, _), entry) in under_way.running.range_mut(..(token, 0)) {
-            if !entry.is_reported {
+            if !entry.is_reported && entry.conflicts_with(key) {
                 entry.is_reported = true;
                 tracing::warn!(
                     resource = %format!("{}/{}", key.kind, key.key),
@@ -483,6 +497,27 @@ mod tests {
         assert_eq!(slow.await.expect("it ends"), Err(WasCut));
         drop(deaf);
         drop(passes(&flights, 9).await);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn slots_run_side_by_side_and_none_of_them_beside_the_resource() {
+        let flights = flights(FlightLimits::default());
+        let of = async |slot: u32, token: u64| {
+            let key = key("lobby").of_slot(slot);
+            flights.board(&key, Token(token), LONG, WhenOlder::Refuse).await
+        };
+        let first = of(1, 7).await.expect("nothing runs");
+        let second = of(2, 8).await.expect("another slot");
+        let refused = of(1, 9).await.expect_err("the slot's former holder runs");
+        assert!(matches!(refused, NotBegun::OlderRuns { count: 1, oldest: Token(7), .. }), "{refused}");
+        let refused = of(0, 10).await.expect_err("both slots run");
+        assert!(matches!(refused, NotBegun::OlderRuns { count: 2, oldest: Token(7), .. }), "{refused}");
+        drop((first, second));
+        let alone = of(0, 10).await.expect("nothing older runs");
+        of(1, 11).await.expect_err("the exclusive holder runs");
+        drop(alone);
+        drop(of(1, 11).await.expect("nothing older runs"));
+        assert_eq!(flights.table.lock().places, 0);
     }
 
     #[tokio::test(start_paused = true)]

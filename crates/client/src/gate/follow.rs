@@ -6,7 +6,7 @@ use solehold_api::watch::{Cursor, LeaseEvent, Ownership, WatchFrame};
 use solehold_clock::Backoff;
 use solehold_core::{
     event::EventName,
-    fence::{Mark, Tick},
+    fence::{Fence, Mark, Tick},
     key::{Name, ResourceKey, SessionId},
     time::{Revision, Token},
 };
@@ -104,7 +104,7 @@ impl WatchConnection<'_> {
                 // A lock for each, so that nobody waits for a whole page.
                 for owned in &part.resources {
                     let key = key(&owned.tenant, &owned.kind, &owned.key, owned.slot);
-                    self.learn(key, newest(owned));
+                    self.tell(key, |fence, key| fence.learn(key, newest(owned)));
                 }
                 if !part.more {
                     *self.cursor = Some(part.cursor);
@@ -151,17 +151,18 @@ impl WatchConnection<'_> {
         if event.event_type == EventName::ResourceDeleted {
             self.shared.write().deleted(&key);
         } else if let Some(token) = event.token {
-            self.learn(Some(key), mark(token, event.session_id));
+            self.tell(Some(key), |fence, key| fence.granted(key, mark(token, event.session_id)));
         }
     }
 
-    fn learn(&self, key: Option<ResourceKey>, mark: Mark) {
+    /// Tells the fence of a resource, if it is one of the gate's.
+    fn tell(&self, key: Option<ResourceKey>, news: impl FnOnce(&mut Fence, &ResourceKey)) {
         let is_ours = |key: &ResourceKey| {
             let options = &self.shared.options;
             key.tenant == options.tenant && options.kinds.contains(&key.kind)
         };
         if let Some(key) = key.filter(is_ours) {
-            self.shared.write().learn(&key, mark);
+            news(&mut self.shared.write(), &key);
         }
     }
 }

@@ -114,6 +114,7 @@ impl Draft<'_> {
         let number = (1..).find(|number| !taken.contains_key(number)).unwrap_or(u32::MAX);
         let mut slot = Resource::new(resource.key.of_slot(number), self.now());
         self.grant(&mut slot, lease, by);
+        resource.last_token = slot.last_token;
         resource.taken += 1;
         Ok(slot)
     }

@@ -47,9 +47,23 @@ struct Entry {
     is_confirmed: bool,
     /// The epoch of the last history that is known to have given this token.
     history: u64,
+    /// Of a resource: the highest token that is known to be of an exclusive lease, which fences its slots (rule 29).
+    exclusive: Token,
+}
+
+impl Entry {
+    /// What only refuses until there is news of it.
+    fn new(mark: Mark, record: u64) -> Self {
+        let exclusive = Token(0);
+        Self { mark, record, snapshot: None, read: None, is_confirmed: false, history: 0, exclusive }
+    }
 }
 
 /// The marks of a gate. Pure: the clock and the store's answers are arguments.
+///
+/// Each slot of a resource that is shared has a mark of its own, and the mark of the resource is as high as the highest
+/// of them: every token fences the exclusive ones before it. A slot is fenced by the tokens of exclusive leases, which
+/// are a part of what is known of the resource.
 ///
 /// ```
 /// use solehold_core::{fence::*, key::{Name, ResourceKey}, time::*};
@@ -128,10 +142,12 @@ impl Fence {
         now: Tick,
     ) -> Option<Verdict> {
         let entry = self.marks.get(key);
-        if let Some(Entry { mark, .. }) = entry
-            && (token < mark.token || token == mark.token && belongs_to_another(mark, session))
-        {
-            return Some(Verdict::Stale { newest: mark.token });
+        let exclusive = self.fences_slot(key).filter(|exclusive| token < *exclusive);
+        let is_older =
+            |mark: Mark| token < mark.token || token == mark.token && belongs_to_another(&mark, session);
+        let newer = entry.map(|entry| entry.mark).filter(|mark| is_older(*mark)).map(|mark| mark.token);
+        if let Some(newest) = newer.max(exclusive) {
+            return Some(Verdict::Stale { newest });
         }
         if let Some(doubt) = self.doubt(entry, token, now)
             && !(self.rules.fail_open && self.is_away(now) && doubt.yields_to_fail_open())
@@ -140,11 +156,17 @@ impl Fence {
             return Some(Verdict::Undecidable(if is_denied { Doubt::Denied } else { doubt }));
         }
         let entry = entry.filter(|entry| entry.mark.token == token)?;
-        if entry.mark.session.is_none() && session.is_some() {
+        let binds = entry.mark.session.is_none() && session.is_some();
+        if binds || !key.is_slot() && entry.exclusive < token {
             return None;
         }
         let is_saved = entry.record <= self.saved;
         Some(if is_saved { Verdict::Admit } else { Verdict::Undecidable(Doubt::Unsaved) })
+    }
+
+    /// Of a slot: the highest token that is known to be of an exclusive lease on its resource.
+    fn fences_slot(&self, key: &ResourceKey) -> Option<Token> {
+        if key.is_slot() { self.marks.get(&key.whole()).map(|entry| entry.exclusive) } else { None }
     }
 
     /// What speaks against a token that is not stale.
@@ -175,8 +197,8 @@ impl Fence {
     }
 
     /// The same as [`Self::judge`], and raises the mark where that is part of the verdict: a session is bound to its
-    /// token when it is first shown, and a gate that fails open takes a newer token for granted while the store is
-    /// away.
+    /// token when it is first shown, an exclusive lease fences slots when its token is, and a gate that fails open takes a
+    /// newer token for granted while the store is away.
     pub fn admit(
         &mut self,
         key: &ResourceKey,
@@ -188,7 +210,8 @@ impl Fence {
             return verdict;
         }
         self.raise(key, Mark { token, session });
-        let is_saved = self.records <= self.saved;
+        self.is_exclusive(key, token);
+        let is_saved = self.marks.get(key).is_none_or(|entry| entry.record <= self.saved);
         if is_saved { Verdict::Admit } else { Verdict::Undecidable(Doubt::Unsaved) }
     }
 
@@ -235,7 +258,20 @@ impl Fence {
         }
     }
 
-    /// The watch tells of a token: in a snapshot, or with an event.
+    /// The watch tells of a lease on a resource, or on one of its slots.
+    pub fn granted(&mut self, key: &ResourceKey, mark: Mark) {
+        self.learn(key, mark);
+        self.is_exclusive(key, mark.token);
+    }
+
+    /// A token is of an exclusive lease, unless it is a slot's.
+    fn is_exclusive(&mut self, key: &ResourceKey, token: Token) {
+        if let Some(entry) = self.marks.get_mut(key).filter(|_| !key.is_slot()) {
+            entry.exclusive = entry.exclusive.max(token);
+        }
+    }
+
+    /// A snapshot tells of the newest token of a resource, which may be one of its slots', or of a slot.
     pub fn learn(&mut self, key: &ResourceKey, mark: Mark) {
         self.raise(key, mark);
         let snapshot = self.snapshot;
@@ -349,8 +385,7 @@ impl Fence {
             MarkRecord::Floor(floor) => self.floor = self.floor.max(floor),
             MarkRecord::Mark(key, mark) => {
                 let history = self.epoch;
-                let entry =
-                    Entry { mark, record: 0, snapshot: None, read: None, is_confirmed: false, history };
+                let entry = Entry { history, ..Entry::new(mark, 0) };
                 let kept = self.marks.entry(key).or_insert(entry);
                 if let Some(mark) = raised(kept.mark, mark) {
                     (kept.mark, kept.history) = (mark, history);
@@ -414,8 +449,15 @@ impl Fence {
         self.proven
     }
 
-    /// Raises a mark; never lowers one.
+    /// Raises a mark, with a slot's that of its resource; never lowers one.
     fn raise(&mut self, key: &ResourceKey, to: Mark) {
+        if key.is_slot() {
+            self.raise_one(&key.whole(), Mark { token: to.token, session: None });
+        }
+        self.raise_one(key, to);
+    }
+
+    fn raise_one(&mut self, key: &ResourceKey, to: Mark) {
         let old = self.marks.get(key).copied();
         let mark = match old {
             // What a former history had, and was dropped, may have been above what this one has.
@@ -430,11 +472,10 @@ impl Fence {
             self.compact();
         }
         let record = self.record(MarkRecord::Mark(key.clone(), mark));
-        let fresh = Entry { mark, record, snapshot: None, read: None, is_confirmed: false, history: 0 };
-        // What was known of the former token says nothing of this one.
-        let entry = match old.filter(|old| old.mark.token == mark.token) {
-            Some(old) => Entry { mark, record, ..old },
-            None => fresh,
+        let entry = match old {
+            Some(old) if old.mark.token == mark.token => Entry { mark, record, ..old },
+            // What was known of the former token says nothing of this one.
+            _ => Entry { exclusive: old.map_or(Token(0), |old| old.exclusive), ..Entry::new(mark, record) },
         };
         self.marks.insert(key.clone(), entry);
     }

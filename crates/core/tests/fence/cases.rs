@@ -147,7 +147,7 @@ impl Run {
                 let came = fence.conclude(message, (MarkLookup::Hidden, None), Tick(at), Tick(at));
                 return (came.map_or_else(|| "not followed".to_owned(), words), verdict);
             }
-            Step::Learn { key, token, session } => fence.learn(&scene(&key), mark((token, session))),
+            Step::Learn { key, token, session } => fence.granted(&scene(&key), mark((token, session))),
             Step::Told { revision } => fence.told_up_to(Revision(revision)),
             Step::Deleted { key } => fence.deleted(&scene(&key)),
             Step::Away { until } => fence.store_is_away(Tick(until)),

@@ -26,33 +26,37 @@ fn watching(rules: Rules, token: u64) -> Fence {
     fence
 }
 
-fn judge(fence: &Fence, token: u64, now: u64) -> Verdict {
-    fence.judge(&key(0), Token(token), None, Tick(now)).expect("it changes nothing")
+fn judge(fence: &mut Fence, token: u64, now: u64) -> Verdict {
+    fence.admit(&key(0), Token(token), None, Tick(now))
 }
 
 #[test]
 fn older_is_stale_newer_is_asked_for_and_absence_admits_nothing() {
     let mut fence = watching(rules(), 7);
-    assert_eq!(judge(&fence, 7, 0), Verdict::Admit);
-    assert_eq!(judge(&fence, 6, 0), Verdict::Stale { newest: Token(7) });
-    assert_eq!(judge(&fence, 8, 0), Verdict::Undecidable(Doubt::Newer { known: Token(7) }));
+    assert_eq!(judge(&mut fence, 7, 0), Verdict::Admit);
+    assert_eq!(judge(&mut fence, 6, 0), Verdict::Stale { newest: Token(7) });
+    assert_eq!(judge(&mut fence, 8, 0), Verdict::Undecidable(Doubt::Newer { known: Token(7) }));
     let unknown = fence.judge(&key(1), Token(7), None, Tick(0));
     assert_eq!(unknown, Some(Verdict::Undecidable(Doubt::Unknown)));
     fence.deleted(&key(0));
-    assert_eq!(judge(&fence, 7, 0), Verdict::Undecidable(Doubt::Unknown));
-    assert_eq!(judge(&fence, 6, 0), Verdict::Stale { newest: Token(7) }, "the mark of a deleted one stays");
+    assert_eq!(judge(&mut fence, 7, 0), Verdict::Undecidable(Doubt::Unknown));
+    assert_eq!(
+        judge(&mut fence, 6, 0),
+        Verdict::Stale { newest: Token(7) },
+        "the mark of a deleted one stays"
+    );
     // It is not in the next snapshot, either.
     assert!(fence.snapshot_begins(1));
     fence.snapshot_ends(Revision(9), Tick(0));
-    assert_eq!(judge(&fence, 7, 0), Verdict::Undecidable(Doubt::Unknown));
+    assert_eq!(judge(&mut fence, 7, 0), Verdict::Undecidable(Doubt::Unknown));
 }
 
 #[test]
 fn a_token_belongs_to_one_session() {
     let mut fence = watching(rules(), 7);
-    let from = |fence: &Fence, of| fence.judge(&key(0), Token(7), Some(session(of)), Tick(0));
-    assert_eq!(from(&fence, 7), Some(Verdict::Admit));
-    assert_eq!(from(&fence, 8), Some(Verdict::Stale { newest: Token(7) }));
+    let mut from = |of| fence.admit(&key(0), Token(7), Some(session(of)), Tick(0));
+    assert_eq!(from(7), Verdict::Admit);
+    assert_eq!(from(8), Verdict::Stale { newest: Token(7) });
     // One that the store does not name is bound when it is first shown.
     fence.learn(&key(0), Mark { token: Token(9), session: None });
     let mut show = |of| fence.admit(&key(0), Token(9), Some(session(of)), Tick(0));
@@ -64,18 +68,22 @@ fn a_token_belongs_to_one_session() {
 #[test]
 fn knowledge_is_as_old_as_the_question() {
     let mut fence = watching(rules(), 7);
-    assert_eq!(judge(&fence, 7, TTL), Verdict::Admit);
-    assert_eq!(judge(&fence, 7, TTL + 1), Verdict::Undecidable(Doubt::Expired));
-    assert_eq!(judge(&fence, 6, 10 * TTL), Verdict::Stale { newest: Token(7) }, "older is stale at any age");
+    assert_eq!(judge(&mut fence, 7, TTL), Verdict::Admit);
+    assert_eq!(judge(&mut fence, 7, TTL + 1), Verdict::Undecidable(Doubt::Expired));
+    assert_eq!(
+        judge(&mut fence, 6, 10 * TTL),
+        Verdict::Stale { newest: Token(7) },
+        "older is stale at any age"
+    );
     // The watch tells something, however late: that alone says nothing of how old it is.
     fence.told_up_to(Revision(8));
-    assert_eq!(judge(&fence, 7, TTL + 1), Verdict::Undecidable(Doubt::Expired));
+    assert_eq!(judge(&mut fence, 7, TTL + 1), Verdict::Undecidable(Doubt::Expired));
     // The store was asked at 500, and was further than the watch has told.
     assert!(fence.head_was(1, Revision(9), Tick(500)));
-    assert_eq!(judge(&fence, 7, TTL + 1), Verdict::Undecidable(Doubt::Expired));
+    assert_eq!(judge(&mut fence, 7, TTL + 1), Verdict::Undecidable(Doubt::Expired));
     fence.told_up_to(Revision(9));
-    assert_eq!((judge(&fence, 7, TTL + 1), fence.proven()), (Verdict::Admit, Some(Tick(500))));
-    assert_eq!(judge(&fence, 7, TTL + 501), Verdict::Undecidable(Doubt::Expired));
+    assert_eq!((judge(&mut fence, 7, TTL + 1), fence.proven()), (Verdict::Admit, Some(Tick(500))));
+    assert_eq!(judge(&mut fence, 7, TTL + 501), Verdict::Undecidable(Doubt::Expired));
 }
 
 #[test]
@@ -115,31 +123,31 @@ fn failing_open_never_goes_below_the_mark_or_the_floor() {
 #[test]
 fn a_strict_gate_reads_before_a_new_token() {
     let mut fence = watching(Rules { strict: true, ..rules() }, 7);
-    assert_eq!(judge(&fence, 7, 0), Verdict::Undecidable(Doubt::Unconfirmed));
+    assert_eq!(judge(&mut fence, 7, 0), Verdict::Undecidable(Doubt::Unconfirmed));
     let read = |fence: &mut Fence, answer: Mark| {
         fence.conclude((&key(0), Token(7), None), (MarkLookup::Newest(answer), Some(1)), Tick(1), Tick(1))
     };
     assert_eq!(read(&mut fence, mark(7)), Some(Verdict::Admit));
-    assert_eq!(judge(&fence, 7, 2), Verdict::Admit, "once per token");
+    assert_eq!(judge(&mut fence, 7, 2), Verdict::Admit, "once per token");
     fence.learn(&key(0), mark(8));
-    assert_eq!(judge(&fence, 8, 2), Verdict::Undecidable(Doubt::Unconfirmed));
+    assert_eq!(judge(&mut fence, 8, 2), Verdict::Undecidable(Doubt::Unconfirmed));
 }
 
 #[test]
 fn a_gate_that_remembers_saves_before_it_admits() {
     let rules = Rules { remembers: true, ..rules() };
     let mut fence = watching(rules, 7);
-    assert_eq!(judge(&fence, 7, 0), Verdict::Undecidable(Doubt::Unsaved));
+    assert_eq!(judge(&mut fence, 7, 0), Verdict::Undecidable(Doubt::Unsaved));
     let (records, number) = fence.unsaved();
     assert_eq!(records, [MarkRecord::Epoch(1), MarkRecord::Mark(key(0), mark(7))]);
-    assert_eq!(judge(&fence, 7, 0), Verdict::Undecidable(Doubt::Unsaved), "it is only being saved");
+    assert_eq!(judge(&mut fence, 7, 0), Verdict::Undecidable(Doubt::Unsaved), "it is only being saved");
     fence.saved_up_to(number);
-    assert_eq!(judge(&fence, 7, 0), Verdict::Admit);
+    assert_eq!(judge(&mut fence, 7, 0), Verdict::Admit);
 
     let mut again = Fence::new(rules);
     records.into_iter().for_each(|record| again.restore(record));
-    assert_eq!(judge(&again, 6, 0), Verdict::Stale { newest: Token(7) }, "it needs no server for that");
-    assert_eq!(judge(&again, 7, 0), Verdict::Undecidable(Doubt::Unknown));
+    assert_eq!(judge(&mut again, 6, 0), Verdict::Stale { newest: Token(7) }, "it needs no server for that");
+    assert_eq!(judge(&mut again, 7, 0), Verdict::Undecidable(Doubt::Unknown));
     assert!(!again.snapshot_begins(0), "an older history is not followed after a restart, either");
 }
 
@@ -147,17 +155,17 @@ fn a_gate_that_remembers_saves_before_it_admits() {
 fn another_history_refuses_by_what_is_known_and_admits_by_what_it_says() {
     let mut fence = watching(rules(), 7);
     assert!(fence.head_was(2, Revision(1 << 32), Tick(10)));
-    assert_eq!(judge(&fence, 7, 10), Verdict::Undecidable(Doubt::Unknown));
-    assert_eq!(judge(&fence, 6, 10), Verdict::Stale { newest: Token(7) });
+    assert_eq!(judge(&mut fence, 7, 10), Verdict::Undecidable(Doubt::Unknown));
+    assert_eq!(judge(&mut fence, 6, 10), Verdict::Stale { newest: Token(7) });
     // The new history has lost the grant: the mark stays, and nothing is admitted until there is a newer one.
     assert!(fence.snapshot_begins(2));
     fence.learn(&key(0), mark(5));
     fence.snapshot_ends(Revision(1 << 32), Tick(10));
-    assert_eq!(judge(&fence, 5, 10), Verdict::Stale { newest: Token(7) });
-    assert_eq!(judge(&fence, 7, 10), Verdict::Undecidable(Doubt::Unknown));
+    assert_eq!(judge(&mut fence, 5, 10), Verdict::Stale { newest: Token(7) });
+    assert_eq!(judge(&mut fence, 7, 10), Verdict::Undecidable(Doubt::Unknown));
     let next = (1 << 32) + 1;
     fence.learn(&key(0), mark(next));
-    assert_eq!(judge(&fence, next, 10), Verdict::Admit);
+    assert_eq!(judge(&mut fence, next, 10), Verdict::Admit);
     assert!(!fence.follow(1));
 }
 

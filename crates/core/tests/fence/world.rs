@@ -10,12 +10,29 @@ use solehold_core::{
 };
 use uuid::Uuid;
 
-const RESOURCES: usize = 5;
+const RESOURCES: usize = 6;
+/// The one that is shared; those after it are its slots.
+const SHARED: usize = 3;
 const TTL: u64 = 10;
 
 pub fn key(resource: usize) -> ResourceKey {
     let name = |text: &str| Name::new(text).expect("a name");
-    ResourceKey::new(name("t"), name("scene"), name(&resource.to_string()))
+    let whole = resource.min(SHARED);
+    let slot = resource - whole;
+    ResourceKey::new(name("t"), name("scene"), name(&whole.to_string())).of_slot(slot as u32)
+}
+
+fn is_slot(resource: usize) -> bool {
+    resource > SHARED
+}
+
+/// Those whose leases end before this one's may begin, itself included (rule 29).
+fn excluded_by(resource: usize) -> Vec<usize> {
+    match resource {
+        SHARED => (SHARED..RESOURCES).collect(),
+        slot if is_slot(slot) => vec![SHARED, slot],
+        other => vec![other],
+    }
 }
 
 pub fn session(number: u64) -> SessionId {
@@ -174,6 +191,7 @@ impl World {
         match step {
             Step::Grant(r) => self.grant(r),
             Step::Pending => self.event(Event::Pending),
+            Step::Delete(SHARED) if self.exists[SHARED + 1..].contains(&true) => {}
             Step::Delete(r) => {
                 self.end(r, None);
                 self.exists[r] = false;
@@ -213,8 +231,13 @@ impl World {
     }
 
     fn grant(&mut self, r: usize) {
-        self.end(r, None);
+        for ended in excluded_by(r) {
+            self.end(ended, None);
+            // A slot is there while it is taken.
+            self.exists[ended] &= !is_slot(ended);
+        }
         self.exists[r] = true;
+        self.exists[SHARED] |= is_slot(r);
         let token = self.revision + 1;
         let mark = Mark { token: Token(token), session: Some(session(token)) };
         self.grants.entry(r).or_default().push(Grant { token, session: token, over_at: None, is_kept: true });
@@ -231,8 +254,8 @@ impl World {
         for (revision, event) in next {
             match event {
                 Event::Granted(r, mark) => {
-                    self.fence.learn(&key(r), mark);
-                    self.has_learned(r, mark.token.0);
+                    self.fence.granted(&key(r), mark);
+                    excluded_by(r).into_iter().for_each(|of| self.has_learned(of, mark.token.0));
                 }
                 Event::Deleted(r) => self.fence.deleted(&key(r)),
                 Event::Pending => {}
@@ -247,12 +270,27 @@ impl World {
         *learned = token.max(*learned);
     }
 
+    /// The newest of a resource or one of its slots.
     fn newest(&self, r: usize) -> Mark {
-        let last = self.grants.get(&r).and_then(|grants| grants.iter().rev().find(|grant| grant.is_kept));
-        last.map_or(Mark { token: Token(0), session: None }, |grant| Mark {
-            token: Token(grant.token),
-            session: Some(session(grant.session)),
-        })
+        let those = if r == SHARED { SHARED..RESOURCES } else { r..r + 1 };
+        let kept = |of| {
+            let grants = self.grants.get(&of).into_iter().flatten();
+            grants.filter(|grant| grant.is_kept).map(move |grant| (grant.token, of, grant.session))
+        };
+        let (token, of, by) = those.flat_map(kept).max().unwrap_or_default();
+        Mark { token: Token(token), session: (token > 0 && of == r).then(|| session(by)) }
+    }
+
+    /// Whether a resource is there, by what its last kept event says.
+    fn has_outlived(&self, r: usize) -> bool {
+        let last = self.events.iter().rev().find_map(|(_, event)| match event {
+            Event::Granted(of, _) if *of == r => Some(true),
+            Event::Granted(of, _) if r == SHARED && is_slot(*of) => Some(true),
+            Event::Granted(SHARED, _) if is_slot(r) => Some(false),
+            Event::Deleted(of) if *of == r => Some(false),
+            _ => None,
+        });
+        last.unwrap_or(false)
     }
 
     fn snapshot(&mut self) {
@@ -349,15 +387,10 @@ impl World {
         }
         // What is left of a resource is what its last kept event says.
         for r in 0..RESOURCES {
-            let last = self.events.iter().rev().find_map(|(_, event)| match event {
-                Event::Granted(of, _) if *of == r => Some(true),
-                Event::Deleted(of) if *of == r => Some(false),
-                _ => None,
-            });
-            self.exists[r] = last.unwrap_or(false);
+            self.exists[r] = self.has_outlived(r);
             if self.exists[r] {
                 let newest = self.newest(r).token.0;
-                let grants = self.grants.get_mut(&r).expect("granted");
+                let grants = self.grants.entry(r).or_default();
                 grants.iter_mut().filter(|g| g.token == newest).for_each(|g| g.over_at = None);
             }
         }
@@ -397,10 +430,16 @@ impl World {
             let was_a_guess = before.is_open && was_dropped;
             assert!(!is_another || was_a_guess, "{token} was admitted from two sessions");
         }
+        let later = excluded_by(r).into_iter().filter(|of| *of != r).filter_map(|of| self.admitted.get(&of));
+        let later = later.map(|admitted| admitted.token).max().unwrap_or_default();
+        assert!(token.0 >= later, "{token} was admitted after {later}, which excludes it");
         let learned = self.learned.get(&r).copied().unwrap_or_default();
         assert!(token.0 >= learned || was_dropped, "{token} was admitted though {learned} was learned");
         if !is_open {
-            let grant = self.grants.get(&r).and_then(|of| of.iter().find(|grant| grant.token == token.0));
+            // The token of a slot that is shown without the slot counts as one of the resource.
+            let those = if r == SHARED { SHARED..RESOURCES } else { r..r + 1 };
+            let mut grants = those.filter_map(|of| self.grants.get(&of)).flatten();
+            let grant = grants.find(|grant| grant.token == token.0);
             let grant = grant.unwrap_or_else(|| panic!("{token} was never given"));
             let is_recent = grant.over_at.is_none_or(|over| over + TTL >= self.now);
             assert!(is_recent, "{token} was over at {:?}, and it is {}", grant.over_at, self.now);
@@ -427,17 +466,25 @@ impl World {
     pub fn can_still_decide(mut self) {
         // Above everything that was made up and taken for granted while the store was away.
         self.revision += 1_000;
-        self.grant(0);
-        let (token, of) = self.message(0, Shown::Granted(0), From::Holder);
-        for _ in 0..2 {
-            self.ask(0, Shown::Granted(0), From::Holder);
-            self.save();
+        for r in [0, SHARED + 1, SHARED + 2, SHARED, SHARED + 1] {
+            self.grant(r);
+            let (token, of) = self.message(r, Shown::Granted(0), From::Holder);
+            for _ in 0..2 {
+                self.ask(r, Shown::Granted(0), From::Holder);
+                self.save();
+            }
+            let verdict = self.fence.admit(&key(r), token, of, Tick(self.now));
+            assert_eq!(verdict, Verdict::Admit, "the newest token is admitted");
+            for excluded in excluded_by(r) {
+                let verdict = self.fence.admit(&key(excluded), Token(token.0 - 1), None, Tick(self.now));
+                let is_refused = match verdict {
+                    Verdict::Stale { .. } | Verdict::Undecidable(Doubt::NeverGiven { .. }) => true,
+                    // There was no room for the mark.
+                    Verdict::Undecidable(Doubt::Forgotten) => self.rules.marks_max < RESOURCES,
+                    Verdict::Undecidable(_) | Verdict::Admit => false,
+                };
+                assert!(is_refused, "{verdict}");
+            }
         }
-        let verdict = self.fence.admit(&key(0), token, of, Tick(self.now));
-        assert_eq!(verdict, Verdict::Admit, "the newest token is admitted");
-        let verdict = self.fence.admit(&key(0), Token(token.0 - 1), None, Tick(self.now));
-        let is_refused =
-            matches!(verdict, Verdict::Stale { .. } | Verdict::Undecidable(Doubt::NeverGiven { .. }));
-        assert!(is_refused, "{verdict}");
     }
 }

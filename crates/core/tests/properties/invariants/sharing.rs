@@ -20,6 +20,7 @@ pub fn is_counted(step: &Step<'_>) {
         assert_eq!(whole.taken as usize, slots.len(), "{}", whole.key);
         assert_eq!(step.after.slots_of(&whole.key), Ok(slots.clone()), "{}", whole.key);
         for slot in slots {
+            assert!(slot.last_token <= whole.last_token, "{slot:?} is ahead of {whole:?}");
             assert!(slot.lease.is_some() || slot.held_back_until.is_some(), "{slot:?} is free");
             assert_eq!((slot.queued, slot.taken, &slot.pending), (0, 0, &None), "{slot:?}");
         }
