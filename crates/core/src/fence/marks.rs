@@ -150,7 +150,7 @@ impl Fence {
             return Some(Verdict::Stale { newest });
         }
         if let Some(doubt) = self.doubt(entry, token, now)
-            && !(self.rules.fail_open && self.is_away(now) && doubt.yields_to_fail_open())
+            && !(self.fails_open(key, token, now) && doubt.yields_to_fail_open())
         {
             let is_denied = self.is_denied && doubt.needs_a_read();
             return Some(Verdict::Undecidable(if is_denied { Doubt::Denied } else { doubt }));
@@ -167,6 +167,14 @@ impl Fence {
     /// Of a slot: the highest token that is known to be of an exclusive lease on its resource.
     fn fences_slot(&self, key: &ResourceKey) -> Option<Token> {
         if key.is_slot() { self.marks.get(&key.whole()).map(|entry| entry.exclusive) } else { None }
+    }
+
+    /// Whether a token is admitted without the store. That of a slot must be known to this gate, or as new as the
+    /// newest of the resource: an exclusive lease may have come between.
+    fn fails_open(&self, key: &ResourceKey, token: Token, now: Tick) -> bool {
+        let is_known = || self.marks.get(key).is_some_and(|entry| self.known_since(entry).is_some());
+        let is_newest = || self.marks.get(&key.whole()).is_none_or(|entry| token >= entry.mark.token);
+        self.rules.fail_open && self.is_away(now) && (!key.is_slot() || is_known() || is_newest())
     }
 
     /// What speaks against a token that is not stale.

@@ -421,25 +421,28 @@ impl World {
         }
         assert!(token.0 > 0, "no grant has the token 0");
         let is_open = self.rules.fail_open && is_away;
+        // The token of a slot that is shown without the slot counts as the resource's own: it fences the others.
+        let has_it =
+            |of: usize| self.grants.get(&of).into_iter().flatten().any(|grant| grant.token == token.0);
+        let is_a_slots = r == SHARED && (SHARED + 1..RESOURCES).any(has_it);
         let was_dropped = token <= self.fence.floor();
         if let Some(before) = admitted {
             assert!(token.0 >= before.token, "{token} was admitted after {}", before.token);
             let is_another =
                 token.0 == before.token && before.session.zip(session).is_some_and(|(a, b)| a != b);
             // The session was believed, and is forgotten: then the store's word counts.
-            let was_a_guess = before.is_open && was_dropped;
+            let was_a_guess = (before.is_open || is_a_slots) && was_dropped;
             assert!(!is_another || was_a_guess, "{token} was admitted from two sessions");
         }
         let later = excluded_by(r).into_iter().filter(|of| *of != r).filter_map(|of| self.admitted.get(&of));
-        let later = later.map(|admitted| admitted.token).max().unwrap_or_default();
+        let later =
+            later.filter(|admitted| !(admitted.is_open && was_dropped)).map(|admitted| admitted.token);
+        let later = later.max().unwrap_or_default();
         assert!(token.0 >= later, "{token} was admitted after {later}, which excludes it");
         let learned = self.learned.get(&r).copied().unwrap_or_default();
         assert!(token.0 >= learned || was_dropped, "{token} was admitted though {learned} was learned");
-        if !is_open {
-            // The token of a slot that is shown without the slot counts as one of the resource.
-            let those = if r == SHARED { SHARED..RESOURCES } else { r..r + 1 };
-            let mut grants = those.filter_map(|of| self.grants.get(&of)).flatten();
-            let grant = grants.find(|grant| grant.token == token.0);
+        if !is_open && !is_a_slots {
+            let grant = self.grants.get(&r).and_then(|of| of.iter().find(|grant| grant.token == token.0));
             let grant = grant.unwrap_or_else(|| panic!("{token} was never given"));
             let is_recent = grant.over_at.is_none_or(|over| over + TTL >= self.now);
             assert!(is_recent, "{token} was over at {:?}, and it is {}", grant.over_at, self.now);
