@@ -177,6 +177,10 @@ async fn old_tokens_do_not_reach_the_service() {
             &[("Solehold-Resource", "scene/lobby"), ("Solehold-Token", "1"), ("Solehold-Token", "2")][..],
             "must be given once",
         ),
+        (
+            &[("Solehold-Resource", "scene/lobby"), ("Solehold-Token", "1"), ("Solehold-Slot", "0")][..],
+            "write the slot of the grant",
+        ),
     ] {
         let (status, problem) = ask(&router, "PUT", "/", headers).await;
         let detail = problem["detail"].as_str().unwrap_or_default();
@@ -185,4 +189,39 @@ async fn old_tokens_do_not_reach_the_service() {
             "{headers:?}: {status} {problem}"
         );
     }
+}
+
+/// Those who share a resource write side by side; an exclusive holder fences them, and each of them the one before.
+#[tokio::test]
+async fn slots_and_exclusive_holders_are_fenced_from_each_other() {
+    let engine = Arc::new(Embedded::open("memory:").await.expect("an engine"));
+    let gate = Gate::open(engine.clone(), GateOptions::new(["scene"]).expect("a kind")).expect("a gate");
+    let layer = GateLayer::new(Arc::new(gate));
+    let router = Router::new().route("/", put(async || "written")).layer(layer);
+    let session = ClientSession::open(engine, SessionConfig::new("one")).await.expect("a session");
+    let shown = |guard: &Guard| (guard.token().to_string(), guard.slot().map(|slot| slot.to_string()));
+    let write = async |(token, slot): &(String, Option<String>)| {
+        let mut headers = vec![("Solehold-Resource", "scene/lobby"), ("Solehold-Token", token.as_str())];
+        headers.extend(slot.as_deref().map(|slot| ("Solehold-Slot", slot)));
+        ask(&router, "PUT", "/", &headers).await.0
+    };
+    let share = async || session.acquire_shared("scene", "lobby", 2, None).await.expect("granted");
+    let sharers = [share().await, share().await];
+    let shared = sharers.each_ref().map(shown);
+    for of in [&shared[0], &shared[1], &shared[0]] {
+        assert_eq!(write(of).await, StatusCode::OK, "none fences the other");
+    }
+    for guard in sharers {
+        guard.release().await.expect("released");
+    }
+    let alone = session.acquire("scene", "lobby").await.expect("granted");
+    let of_alone = shown(&alone);
+    assert_eq!(write(&of_alone).await, StatusCode::OK);
+    for of in &shared {
+        assert_eq!(write(of).await, StatusCode::PRECONDITION_FAILED, "an exclusive holder came");
+    }
+    alone.release().await.expect("released");
+    let third = share().await;
+    assert_eq!(write(&shown(&third)).await, StatusCode::OK);
+    assert_eq!(write(&of_alone).await, StatusCode::PRECONDITION_FAILED, "a sharer came");
 }

@@ -7,6 +7,7 @@ use serde_json::json;
 use solehold_core::{
     fence::{Doubt, Verdict},
     key::{Name, ResourceKey, SessionId},
+    limits::SLOTS_MAX,
     time::Token,
 };
 
@@ -16,6 +17,8 @@ use super::{flights::WasCut, judge::Gate};
 pub const RESOURCE: HeaderName = HeaderName::from_static("solehold-resource");
 /// The fencing token that the work is done under.
 pub const TOKEN: HeaderName = HeaderName::from_static("solehold-token");
+/// The number of the slot that the token is of; only for one who shares the resource.
+pub const SLOT: HeaderName = HeaderName::from_static("solehold-slot");
 /// The session that the token was granted to; optional.
 pub const SESSION: HeaderName = HeaderName::from_static("solehold-session");
 
@@ -60,6 +63,13 @@ impl Shown {
         let token = digits.map(Token).ok_or_else(|| {
             Refused::bad(format!("Solehold-Token is {token:?}; write the token of the grant, as in 42"))
         })?;
+        let slot = text(headers, &SLOT)?.map(|slot| {
+            slot.parse().ok().filter(|number| (1..=SLOTS_MAX).contains(number)).ok_or_else(|| {
+                let wanted = format!("write the slot of the grant, as in 2, at most {SLOTS_MAX}");
+                Refused::bad(format!("Solehold-Slot is {slot:?}; {wanted}, or leave it out if there is none"))
+            })
+        });
+        let key = key.of_slot(slot.transpose()?.unwrap_or(0));
         let session = text(headers, &SESSION)?.map(|id| id.parse().map(SessionId));
         let session = session
             .transpose()
@@ -114,7 +124,10 @@ impl Refused {
     /// What a verdict other than admission means for a request.
     pub fn by(verdict: Verdict, shown: &Shown) -> Option<Self> {
         let Shown { key, token, .. } = shown;
-        let resource = format!("{}/{}", key.kind, key.key);
+        let resource = match key.slot {
+            0 => format!("{}/{}", key.kind, key.key),
+            slot => format!("slot {slot} of {}/{}", key.kind, key.key),
+        };
         Some(match verdict {
             Verdict::Admit => return None,
             Verdict::Stale { newest } if newest == *token => Self {

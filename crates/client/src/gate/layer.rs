@@ -18,6 +18,7 @@ use super::{
 };
 
 /// Judges requests by their headers `Solehold-Resource: KIND/KEY` and `Solehold-Token: N` before they reach a service.
+/// Those of a holder that shares the resource also have `Solehold-Slot: N`.
 ///
 /// A stale token is answered with 412, one that is undecidable now with 503 and `Retry-After`, one that the store never
 /// gave with 409, each with a problem document. A request that does not only read needs the headers; one that only
