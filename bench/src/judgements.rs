@@ -30,7 +30,7 @@ pub fn run(&Options { messages }: &Options) -> Result<()> {
     let keys: Vec<ResourceKey> = (0..RESOURCES).map(scene).collect::<Result<_>>()?;
     let mut fence = Fence::new(Rules::default());
     fence.snapshot_begins(1);
-    keys.iter().for_each(|key| fence.learn(key, Mark { token: Token(1_000), session: None }));
+    keys.iter().for_each(|key| fence.granted(key, Mark { token: Token(1_000), session: None }));
     fence.snapshot_ends(Revision(1_000), Tick(0));
     let fence = RwLock::new(fence);
     let mut admitted = 0;

@@ -152,7 +152,7 @@ fn judgements(rounds: u64) {
     let keys: Vec<_> = (0..100).map(|n| key(&format!("scene-{n}"))).collect();
     let mut fence = Fence::new(Rules::default());
     fence.snapshot_begins(1);
-    keys.iter().for_each(|key| fence.learn(key, Mark { token: Token(1_000), session: None }));
+    keys.iter().for_each(|key| fence.granted(key, Mark { token: Token(1_000), session: None }));
     fence.snapshot_ends(Revision(1_000), Tick(0));
     let mut admitted = 0;
     for n in 0..rounds {
