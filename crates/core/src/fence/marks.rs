@@ -72,15 +72,15 @@ impl Entry {
 /// let job = ResourceKey::new(name("default"), name("job"), name("nightly"));
 /// let mut fence = Fence::new(Rules::default());
 /// let now = Tick(0);
-/// assert_eq!(fence.judge(&job, Token(7), None, now), Some(Verdict::Undecidable(Doubt::Unknown)));
+/// assert_eq!(fence.admit(&job, Token(7), None, now), Verdict::Undecidable(Doubt::Unknown));
 ///
 /// // The watch begins with a snapshot, and tells of a grant later on.
 /// fence.snapshot_begins(1);
 /// fence.learn(&job, Mark { token: Token(7), session: None });
 /// fence.snapshot_ends(Revision(9), now);
-/// assert_eq!(fence.judge(&job, Token(7), None, now), Some(Verdict::Admit));
-/// fence.learn(&job, Mark { token: Token(12), session: None });
-/// assert_eq!(fence.judge(&job, Token(7), None, now), Some(Verdict::Stale { newest: Token(12) }));
+/// assert_eq!(fence.admit(&job, Token(7), None, now), Verdict::Admit);
+/// fence.granted(&job, Mark { token: Token(12), session: None });
+/// assert_eq!(fence.admit(&job, Token(7), None, now), Verdict::Stale { newest: Token(12) });
 /// ```
 #[derive(Debug)]
 pub struct Fence {

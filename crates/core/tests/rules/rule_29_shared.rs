@@ -20,7 +20,7 @@ fn as_many_as_agreed_share_it_each_under_a_token_of_its_own() {
     w.release(on("pool").token(1)).says("released", "lease_released");
     shares(&mut w, "cat", "pool", 3).says("granted #4 for 10000 ms", "lease_acquired");
     w.renew(on("pool").token(2)).says("renewed #2 for 10000 ms", "");
-    w.renew(on("pool").token(1)).says("refused: the lease is not active; the resource's last token is 0", "");
+    w.renew(on("pool").token(1)).says("refused: the lease is not active; the resource's last token is 4", "");
     w.acquire("dan", "pool")
         .says("refused: held by cat with token 4, for another 10000 ms unless it is renewed", "");
 }
