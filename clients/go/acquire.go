@@ -99,7 +99,8 @@ func (a *acquire) run(ctx context.Context) (*Guard, error) {
 	unsettled := s.unsettled
 	s.mu.Unlock()
 	if unsettled >= unsettledMax {
-		return nil, unavailable("%d requests of this session have no known outcome: no more are made until they do",
+		return nil, unavailable(
+			"%d requests of this session have no known outcome: no new one is sent until some of these are settled",
 			unsettledMax)
 	}
 	guard, err := a.attempts(ctx)

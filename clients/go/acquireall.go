@@ -72,7 +72,8 @@ func (a *acquireAll) run(ctx context.Context) ([]*Guard, error) {
 	unsettled := s.unsettled
 	s.mu.Unlock()
 	if unsettled+len(a.items) > unsettledMax {
-		return nil, unavailable("%d requests of this session have no known outcome: no more are made until they do",
+		return nil, unavailable(
+			"%d requests of this session have no known outcome: no new one is sent until some of these are settled",
 			unsettled)
 	}
 	isDone, err := a.together(ctx)

@@ -79,7 +79,7 @@ export class AcquireAll {
   async run(): Promise<Guards> {
     if (this.session.unsettled() + this.items.length > UNSETTLED_MAX) {
       const text = "too many requests of this session have no known outcome";
-      throw new Unavailable(`${text}: no more are made until they do`);
+      throw new Unavailable(`${text}: no new one is sent until some of these are settled`);
     }
     try {
       if (!(await this.together())) await this.oneByOne();

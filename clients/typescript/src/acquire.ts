@@ -52,7 +52,7 @@ export class Acquire {
   async run(): Promise<Guard> {
     if (this.session.unsettled() >= UNSETTLED_MAX) {
       const text = `${UNSETTLED_MAX} requests of this session have no known outcome`;
-      throw new Unavailable(`${text}: no more are made until they do`);
+      throw new Unavailable(`${text}: no new one is sent until some of these are settled`);
     }
     try {
       for (;;) {

@@ -56,7 +56,8 @@ class Acquire:
         change.
         """
         if self.session.unsettled() >= UNSETTLED_MAX:
-            raise Unavailable(f"{UNSETTLED_MAX} requests of this session have no known outcome: no more are made until they do")
+            what = f"{UNSETTLED_MAX} requests of this session have no known outcome"
+            raise Unavailable(f"{what}: no new one is sent until some of these are settled")
         try:
             while True:
                 try:

@@ -71,7 +71,8 @@ class AcquireAll:
         change. Then nothing is held.
         """
         if self.session.unsettled() + len(self._items) > UNSETTLED_MAX:
-            raise Unavailable("too many requests of this session have no known outcome: no more are made until they do")
+            what = "too many requests of this session have no known outcome"
+            raise Unavailable(f"{what}: no new one is sent until some of these are settled")
         try:
             if not await self._together():
                 await self._one_by_one()
