@@ -66,7 +66,7 @@ type grant struct {
 	state    *StateDocument
 	// confirmWithin is for a grant that was waited for: it lapses unless it is renewed within this time (rule 15).
 	confirmWithin *time.Duration
-	// slot is which slot of a shared resource, and slots of how many; 0 if the lease is exclusive (rule 27).
+	// slot is which slot of a shared resource, and slots of how many; 0 if the lease is exclusive (rule 29).
 	slot, slots int
 }
 

@@ -27,7 +27,7 @@ export interface Grant extends LeaseIdentity {
   readonly state: StateDocument | undefined;
   /** For a grant that was waited for: it lapses unless it is renewed within this time (rule 15). */
   readonly confirmWithinMs: number | undefined;
-  /** Which slot of a shared resource; undefined if the lease is exclusive (rule 27). */
+  /** Which slot of a shared resource; undefined if the lease is exclusive (rule 29). */
   readonly slot: number | undefined;
   /** Of how many. */
   readonly slots: number | undefined;

@@ -43,7 +43,7 @@ class Grant:
     confirm_within: float | None
     """For a grant that was waited for: it lapses unless it is renewed within these seconds (rule 15)."""
     slot: int | None = None
-    """Which slot of a shared resource; None if the lease is exclusive (rule 27)."""
+    """Which slot of a shared resource; None if the lease is exclusive (rule 29)."""
     slots: int | None = None
     """Of how many."""
 
