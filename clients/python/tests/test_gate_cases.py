@@ -54,7 +54,7 @@ class Case:
     def tell(self, do: str, key: Key, step: dict[str, Any]) -> None:
         fence = self.fence
         if do == "learn":
-            fence.learn(key, Mark(step["token"], step["session"]))
+            fence.granted(key, Mark(step["token"], step["session"]))
         elif do == "told":
             fence.told_up_to(step["revision"])
         elif do == "deleted":

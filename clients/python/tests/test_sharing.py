@@ -300,6 +300,32 @@ class Gates(Case):
             with self.assertRaisesRegex(ValueError, "^slot is 0"):
                 gate.judge("scene", "gated", 1, slot=0)
 
+    async def test_slots_and_exclusive_holders_fence_each_other(self) -> None:
+        async with Gate(self.client, kinds=["scene"]) as gate:
+            await gate.ready()
+
+            def verdict(guard: Guard) -> str:
+                # The store is not read: what is known comes from the watch.
+                return str(gate.judge("scene", "alternating", guard.token, slot=guard.slot))
+
+            async def until(guard: Guard, expected: str) -> None:
+                async def is_so() -> bool:
+                    return verdict(guard) == expected
+
+                await wait_until(f"{expected} of {guard.token}", is_so)
+
+            sharer = await self.session.acquire("scene", "alternating", slots=2)
+            await until(sharer, "admit")
+            await sharer.release()
+            alone = await self.session.acquire("scene", "alternating")
+            await until(sharer, f"stale {alone.token}")
+            self.assertEqual(verdict(alone), "admit")
+            await alone.release()
+            heir = await self.session.acquire("scene", "alternating", slots=2)
+            await until(alone, f"stale {heir.token}")
+            self.assertEqual(verdict(heir), "admit")
+            await heir.release()
+
     async def test_the_store_is_read_by_slot(self) -> None:
         async with Gate(self.client, kinds=["scene"], strict=True) as gate:
             guard = await self.session.acquire("scene", "strict", slots=2)

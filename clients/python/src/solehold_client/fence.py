@@ -3,6 +3,10 @@
 A mark is the newest token of a resource that was admitted or learned of, and the session that it was granted to. What is not
 known admits nothing. Marks are never lowered and never dropped by age: when there are too many, those with the lowest tokens
 are dropped, and the floor is raised to the highest of them. Knowledge is as old as the question that it answers.
+
+Each slot of a resource that is shared has a mark of its own, and the mark of the resource is as high as the highest of
+them: every token fences the exclusive ones before it. A slot is fenced by the tokens of exclusive leases, which are a
+part of what is known of the resource.
 """
 
 from __future__ import annotations
@@ -11,8 +15,8 @@ from collections import deque
 from dataclasses import dataclass, replace
 
 Key = tuple[str, str, int]
-"""The kind and the key of a resource, and one of its slots, from 1 on; 0 for an exclusive lease. Tokens of different slots do
-not fence each other (rule 27)."""
+"""The kind and the key of a resource, and one of its slots, from 1 on; 0 for an exclusive lease. Tokens of different
+slots do not fence each other, but those of a slot and of an exclusive lease do (rule 29)."""
 
 # Questions for the head of the store that the watch has not caught up with yet; beyond it the oldest are given up.
 PROOFS_MAX = 16
@@ -94,6 +98,8 @@ class _Entry:
     confirmed: bool = False
     history: int = 0
     """The epoch of the last history that is known to have given this token."""
+    exclusive: int = 0
+    """Of a resource: the highest token that is known to be of an exclusive lease, which fences its slots."""
 
 
 class Fence:
@@ -132,23 +138,38 @@ class Fence:
 
     def judge(self, key: Key, token: int, session: str | None, now: float) -> Verdict:
         """The verdict. It raises the mark where that is part of it: a session is bound to its token when it is first
-        shown, and a gate that fails open takes a newer token for granted while the store is away.
+        shown, an exclusive lease fences slots when its token is, and a gate that fails open takes a newer token for
+        granted while the store is away.
         """
         entry = self._marks.get(key)
-        if entry is not None:
-            mark = entry.mark
-            other = token == mark.token and None not in (mark.session, session) and mark.session != session
-            if token < mark.token or other:
-                return Verdict("stale", newest=mark.token)
+        newer = self._newer(key, entry, token, session)
+        if newer is not None:
+            return Verdict("stale", newest=newer)
         doubt = self._doubt(entry, token, now)
         if doubt is not None:
             yields = doubt.why in ("unknown", "newer", "expired", "unconfirmed")
             if not (self.rules.fail_open and self.is_away(now) and yields):
                 return Verdict("undecidable", "denied") if self.is_denied and doubt.needs_a_read else doubt
-        if entry is None or entry.mark.token != token or (entry.mark.session is None and session is not None):
+        binds = entry is not None and entry.mark.session is None and session is not None
+        fences_slots = _is_slot(key) or (entry is not None and entry.exclusive >= token)
+        if entry is None or entry.mark.token != token or binds or not fences_slots:
             self._raise(key, Mark(token, session))
+            self._raise_exclusive(key, token)
             entry = self._marks[key]
         return ADMIT if entry.record <= self._saved else Verdict("undecidable", "unsaved")
+
+    def _newer(self, key: Key, entry: _Entry | None, token: int, session: str | None) -> int | None:
+        """The newest token that fences this one; None if none is known."""
+        newer = []
+        if entry is not None:
+            mark = entry.mark
+            other = token == mark.token and None not in (mark.session, session) and mark.session != session
+            if token < mark.token or other:
+                newer.append(mark.token)
+        whole = self._marks.get(_whole(key)) if _is_slot(key) else None
+        if whole is not None and token < whole.exclusive:
+            newer.append(whole.exclusive)
+        return max(newer, default=None)
 
     def _doubt(self, entry: _Entry | None, token: int, now: float) -> Verdict | None:
         if token == 0:
@@ -212,8 +233,19 @@ class Fence:
             return Verdict("undecidable", "no_such_resource")
         return verdict
 
+    def granted(self, key: Key, mark: Mark) -> None:
+        """The watch tells of a lease on a resource, or on one of its slots."""
+        self.learn(key, mark)
+        self._raise_exclusive(key, mark.token)
+
+    def _raise_exclusive(self, key: Key, token: int) -> None:
+        """A token is of an exclusive lease, unless it is a slot's."""
+        entry = self._marks[key]
+        if not _is_slot(key) and entry.exclusive < token:
+            self._marks[key] = replace(entry, exclusive=token)
+
     def learn(self, key: Key, mark: Mark) -> None:
-        """The watch tells of a token: in a snapshot, or with an event."""
+        """A snapshot tells of the newest token of a resource, which may be one of its slots', or of a slot."""
         self._raise(key, mark)
         entry = self._marks[key]
         # A store that has less than was admitted is not believed: the mark stays, and admits nothing by the watch.
@@ -321,7 +353,12 @@ class Fence:
         return former + present
 
     def _raise(self, key: Key, to: Mark) -> None:
-        """Raises a mark; never lowers one."""
+        """Raises a mark, with a slot's that of its resource; never lowers one."""
+        if _is_slot(key):
+            self._raise_one(_whole(key), Mark(to.token))
+        self._raise_one(key, to)
+
+    def _raise_one(self, key: Key, to: Mark) -> None:
         old = self._marks.get(key)
         if old is None:
             # What a former history had, and was dropped, may have been above what this one has.
@@ -337,7 +374,8 @@ class Fence:
         if old is not None and old.mark.token == mark.token:
             self._marks[key] = replace(old, mark=mark, record=record)
         else:
-            self._marks[key] = _Entry(mark, record)
+            # What was known of the former token says nothing of this one.
+            self._marks[key] = _Entry(mark, record, exclusive=0 if old is None else old.exclusive)
 
     def _record(self, record: Record) -> int:
         if not self.rules.remembers:
@@ -363,6 +401,16 @@ class Fence:
     def _is_former(self, entry: _Entry) -> bool:
         """Whether the present history is not known to have given this token."""
         return entry.history < self.epoch
+
+
+def _is_slot(key: Key) -> bool:
+    return key[2] > 0
+
+
+def _whole(key: Key) -> Key:
+    """The resource that a slot is of."""
+    kind, name, _ = key
+    return kind, name, 0
 
 
 def _raised(mark: Mark, by: Mark) -> Mark | None:

@@ -25,7 +25,7 @@ from .log import LOG
 from .memory import Memory
 from .refresh import Refreshes, Told
 from .watch import Watch
-from .wire import Event, Snapshot, position
+from .wire import Event, Ownership, Snapshot, position
 
 if TYPE_CHECKING:
     from .client import Client
@@ -265,8 +265,8 @@ class Gate:
         if isinstance(seen, Snapshot):
             if not self._fence.snapshot_begins(epoch):
                 return False
-            for owned in seen.resources:
-                self._learn(owned.tenant, (owned.kind, owned.key, owned.slot or 0), Mark(owned.token, owned.session_id))
+            for owned in filter(self._is_ours, seen.resources):
+                self._fence.learn((owned.kind, owned.key, owned.slot or 0), Mark(owned.token, owned.session_id))
             self._fence.snapshot_ends(revision, asked)
             self._watch = watch
         else:
@@ -275,15 +275,14 @@ class Gate:
             key = (seen.kind, seen.key, seen.slot or 0)
             if seen.event_type == "resource_deleted":
                 self._fence.deleted(key)
-            elif seen.token is not None:
-                self._learn(seen.tenant, key, Mark(seen.token, seen.session_id))
+            elif seen.token is not None and self._is_ours(seen):
+                self._fence.granted(key, Mark(seen.token, seen.session_id))
             self._fence.told_up_to(revision)
         self._has_changed()
         return True
 
-    def _learn(self, tenant: str, key: Key, mark: Mark) -> None:
-        if tenant == self._tenant and key[0] in self._kinds:
-            self._fence.learn(key, mark)
+    def _is_ours(self, seen: Ownership | Event) -> bool:
+        return seen.tenant == self._tenant and seen.kind in self._kinds
 
     async def _ask_for_heads(self) -> None:
         """When the watch has told everything up to where the store was, everything before the question is known."""
