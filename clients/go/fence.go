@@ -53,11 +53,16 @@ func undecidableBeside(why string, newest uint64) Verdict {
 }
 
 // resourceKey is the kind and the key of a resource, and one of its slots, from 1 on; 0 for an exclusive lease. Tokens of
-// different slots do not fence each other (rule 27).
+// different slots do not fence each other, but those of a slot and of an exclusive lease do (rule 29).
 type resourceKey struct {
 	kind, key string
 	slot      int
 }
+
+func (k resourceKey) isSlot() bool { return k.slot > 0 }
+
+// whole is the resource that a slot is of.
+func (k resourceKey) whole() resourceKey { return resourceKey{kind: k.kind, key: k.key} }
 
 // mark is the newest token that is known, and the session that it was granted to; empty if that is not known.
 type mark struct {
@@ -106,6 +111,8 @@ type fenceEntry struct {
 	confirmed bool
 	// history is the epoch of the last history that is known to have given this token.
 	history uint64
+	// exclusive is, of a resource, the highest token that is known to be of an exclusive lease, which fences its slots.
+	exclusive uint64
 }
 
 type headAt struct {
@@ -122,6 +129,10 @@ const proofsMax = 16
 // What is not known admits nothing. Marks are never lowered and never dropped by age: when there are too many, those
 // with the lowest tokens are dropped, and the floor is raised to the highest of them. Knowledge is as old as the
 // question that it answers.
+//
+// Each slot of a resource that is shared has a mark of its own, and the mark of the resource is as high as the highest
+// of them: every token fences the exclusive ones before it. A slot is fenced by the tokens of exclusive leases, which
+// are a part of what is known of the resource.
 type fence struct {
 	rules fenceRules
 	// floor: of a resource without a mark, tokens up to here need a read of the store.
@@ -160,15 +171,12 @@ func newFence(rules fenceRules) *fence {
 func (f *fence) isReady() bool { return f.whole != 0 && f.records <= f.saved }
 
 // judge gives the verdict. It raises the mark where that is part of it: a session is bound to its token when it is
-// first shown, and a gate that fails open takes a newer token for granted while the store is away.
+// first shown, an exclusive lease fences slots when its token is, and a gate that fails open takes a newer token for
+// granted while the store is away.
 func (f *fence) judge(key resourceKey, token uint64, session string, now Tick) Verdict {
 	entry, isKnown := f.marks[key]
-	if isKnown {
-		mark := entry.mark
-		isOther := token == mark.token && mark.session != "" && session != "" && mark.session != session
-		if token < mark.token || isOther {
-			return stale(mark.token)
-		}
+	if newest, isNewer := f.newer(key, entry.mark, token, session); isNewer {
+		return stale(newest)
 	}
 	if doubt, isDoubtful := f.doubt(entry, isKnown, token, now); isDoubtful {
 		yields := slices.Contains([]string{"unknown", "newer", "expired", "unconfirmed"}, doubt.Why)
@@ -179,14 +187,32 @@ func (f *fence) judge(key resourceKey, token uint64, session string, now Tick) V
 			return doubt
 		}
 	}
-	if !isKnown || entry.mark.token != token || entry.mark.session == "" && session != "" {
+	binds := entry.mark.session == "" && session != ""
+	fencesSlots := key.isSlot() || entry.exclusive >= token
+	if !isKnown || entry.mark.token != token || binds || !fencesSlots {
 		f.raise(key, mark{token, session})
+		f.raiseExclusive(key, token)
 		entry = f.marks[key]
 	}
 	if entry.record > f.saved {
 		return undecidable("unsaved")
 	}
 	return admit
+}
+
+// newer is the newest token that fences this one; false if none is known.
+func (f *fence) newer(key resourceKey, known mark, token uint64, session string) (uint64, bool) {
+	newest, isNewer := uint64(0), false
+	isOther := token == known.token && known.session != "" && session != "" && known.session != session
+	if token < known.token || isOther {
+		newest, isNewer = known.token, true
+	}
+	if key.isSlot() {
+		if exclusive := f.marks[key.whole()].exclusive; token < exclusive {
+			newest, isNewer = max(newest, exclusive), true
+		}
+	}
+	return newest, isNewer
 }
 
 func (f *fence) doubt(entry fenceEntry, isKnown bool, token uint64, now Tick) (Verdict, bool) {
@@ -270,7 +296,21 @@ func (f *fence) conclude(key resourceKey, token uint64, session string, told ans
 	return verdict, true
 }
 
-// learn takes in a token that the watch shows: in a snapshot, or with an event.
+// granted takes in a lease on a resource, or on one of its slots, that the watch shows with an event.
+func (f *fence) granted(key resourceKey, told mark) {
+	f.learn(key, told)
+	f.raiseExclusive(key, told.token)
+}
+
+// raiseExclusive: a token is of an exclusive lease, unless it is a slot's.
+func (f *fence) raiseExclusive(key resourceKey, token uint64) {
+	if entry := f.marks[key]; !key.isSlot() && entry.exclusive < token {
+		entry.exclusive = token
+		f.marks[key] = entry
+	}
+}
+
+// learn takes in the newest token of a resource, which may be one of its slots', or of a slot, from a snapshot.
 func (f *fence) learn(key resourceKey, told mark) {
 	f.raise(key, told)
 	// A store that has less than was admitted is not believed: the mark stays, and admits nothing by the watch.
@@ -408,8 +448,15 @@ func (f *fence) everything() []record {
 	return append(former, present...)
 }
 
-// raise raises a mark; it never lowers one.
+// raise raises a mark, with a slot's that of its resource; it never lowers one.
 func (f *fence) raise(key resourceKey, to mark) {
+	if key.isSlot() {
+		f.raiseOne(key.whole(), mark{token: to.token})
+	}
+	f.raiseOne(key, to)
+}
+
+func (f *fence) raiseOne(key resourceKey, to mark) {
 	old, isKnown := f.marks[key]
 	raised := to
 	if isKnown {
@@ -431,7 +478,8 @@ func (f *fence) raise(key resourceKey, to mark) {
 		old.mark, old.record = raised, number
 		f.marks[key] = old
 	} else {
-		f.marks[key] = fenceEntry{mark: raised, record: number}
+		// What was known of the former token says nothing of this one.
+		f.marks[key] = fenceEntry{mark: raised, record: number, exclusive: old.exclusive}
 	}
 }
 

@@ -430,7 +430,9 @@ func (g *Gate) take(watch *Watch, seen Seen, asked Tick) bool {
 			return false
 		}
 		for _, owned := range snapshot.Resources {
-			g.learn(owned.Tenant, resourceKey{owned.Kind, owned.Key, owned.Slot}, mark{owned.Token, owned.SessionID})
+			if g.isOurs(owned.Tenant, owned.Kind) {
+				g.fence.learn(resourceKey{owned.Kind, owned.Key, owned.Slot}, mark{owned.Token, owned.SessionID})
+			}
 		}
 		g.fence.snapshotEnds(at.revision, asked)
 		g.watch = watch
@@ -443,8 +445,8 @@ func (g *Gate) take(watch *Watch, seen Seen, asked Tick) bool {
 		key := resourceKey{event.Kind, event.Key, event.Slot}
 		if event.Type == "resource_deleted" {
 			g.fence.deleted(key)
-		} else if event.Token != 0 {
-			g.learn(event.Tenant, key, mark{event.Token, event.SessionID})
+		} else if event.Token != 0 && g.isOurs(event.Tenant, event.Kind) {
+			g.fence.granted(key, mark{event.Token, event.SessionID})
 		}
 		g.fence.toldUpTo(at.revision)
 	}
@@ -452,10 +454,8 @@ func (g *Gate) take(watch *Watch, seen Seen, asked Tick) bool {
 	return true
 }
 
-func (g *Gate) learn(tenant string, key resourceKey, told mark) {
-	if tenant == g.config.Tenant && slices.Contains(g.config.Kinds, key.kind) {
-		g.fence.learn(key, told)
-	}
+func (g *Gate) isOurs(tenant, kind string) bool {
+	return tenant == g.config.Tenant && slices.Contains(g.config.Kinds, kind)
 }
 
 // askForHeads asks how far the store is: when the watch has shown everything up to there, everything before the

@@ -121,7 +121,7 @@ func (r *caseRun) take(t *testing.T, step gateStep) (any, any) {
 		}
 		return verdict.String(), step.Verdict
 	case "learn":
-		f.learn(key, mark{step.Token, step.Session})
+		f.granted(key, mark{step.Token, step.Session})
 	case "told":
 		f.toldUpTo(step.Revision)
 	case "deleted":

@@ -323,3 +323,35 @@ func TestTokensOfDifferentSlotsDoNotFenceEachOther(t *testing.T) {
 	release(t, heir)
 	expect(acquire(t, holder, "scene", "hall"), "admit")
 }
+
+func TestSlotsAndExclusiveHoldersFenceEachOther(t *testing.T) {
+	t.Parallel()
+	client := clientOf(t, realserver.Serve(t).URL)
+	gate := gateOf(t, client, solehold.GateConfig{})
+	if err := gate.Ready(soon(t)); err != nil {
+		t.Fatal(err)
+	}
+	holder := session(t, client, "holder")
+	// The store is not read: what is known comes from the watch.
+	verdict := func(guard *solehold.Guard) string {
+		return gate.Judge("scene", "hall", guard.Token(), "", solehold.OfSlot(guard.Slot())).String()
+	}
+	until := func(guard *solehold.Guard, expected string) {
+		t.Helper()
+		waitFor(t, fmt.Sprintf("%s of %v", expected, guard), func() bool { return verdict(guard) == expected })
+	}
+	sharer := acquire(t, holder, "scene", "hall", solehold.Slots(2))
+	until(sharer, "admit")
+	release(t, sharer)
+	alone := acquire(t, holder, "scene", "hall")
+	until(sharer, fmt.Sprintf("stale %d", alone.Token()))
+	if got := verdict(alone); got != "admit" {
+		t.Errorf("the exclusive holder: %s", got)
+	}
+	release(t, alone)
+	heir := acquire(t, holder, "scene", "hall", solehold.Slots(2))
+	until(alone, fmt.Sprintf("stale %d", heir.Token()))
+	if got := verdict(heir); got != "admit" {
+		t.Errorf("the next sharer: %s", got)
+	}
+}
