@@ -5,6 +5,10 @@
  * What is not known admits nothing. Marks are never lowered and never dropped by age: when there are too many, those
  * with the lowest tokens are dropped, and the floor is raised to the highest of them. Knowledge is as old as the
  * question that it answers.
+ *
+ * Each slot of a resource that is shared has a mark of its own, and the mark of the resource is as high as the highest
+ * of them: every token fences the exclusive ones before it. A slot is fenced by the tokens of exclusive leases, which
+ * are a part of what is known of the resource.
  */
 
 /** Questions for the head of the store that the watch has not caught up with yet; beyond it the oldest are dropped. */
@@ -12,7 +16,7 @@ const PROOFS_MAX = 16;
 
 /**
  * The kind and the key of a resource, and one of its slots, from 1 on; none for an exclusive lease. Tokens of different
- * slots do not fence each other (rule 27).
+ * slots do not fence each other, but those of a slot and of an exclusive lease do (rule 29).
  */
 export interface ResourceKey {
   readonly kind: string;
@@ -109,6 +113,8 @@ interface Entry {
   readonly confirmed?: boolean;
   /** The epoch of the last history that is known to have given this token. */
   readonly history: number;
+  /** Of a resource: the highest token that is known to be of an exclusive lease, which fences its slots. */
+  readonly exclusive: number;
 }
 
 /** What the store answered about one resource. */
@@ -125,6 +131,11 @@ export interface StoreAnswer {
 /** Names have no NUL. */
 export function nameOf({ kind, key, slot }: ResourceKey): string {
   return slot === undefined ? `${kind}\0${key}` : `${kind}\0${key}\0${slot}`;
+}
+
+/** The resource that a slot is of. */
+function wholeOf({ kind, key }: ResourceKey): ResourceKey {
+  return { kind, key };
 }
 
 function later(one: number | undefined, other: number): number {
@@ -170,17 +181,14 @@ export class Fence {
 
   /**
    * The verdict. It raises the mark where that is part of it: a session is bound to its token when it is first shown,
-   * and a gate that fails open takes a newer token for granted while the store is away.
+   * an exclusive lease fences slots when its token is, and a gate that fails open takes a newer token for granted while
+   * the store is away.
    */
   judge(key: ResourceKey, token: number, session: string | undefined, now: number): Verdict {
     const name = nameOf(key);
     const entry = this.marks.get(name);
-    if (entry) {
-      const { mark } = entry;
-      const isOther = token === mark.token && mark.session !== undefined && session !== undefined;
-      if (token < mark.token || (isOther && mark.session !== session))
-        return new Verdict("stale", undefined, mark.token);
-    }
+    const newer = this.newer(key, entry, token, session);
+    if (newer !== undefined) return new Verdict("stale", undefined, newer);
     const doubt = this.doubt(entry, token, now);
     if (doubt) {
       const yields = ["unknown", "newer", "expired", "unconfirmed"].includes(doubt.why ?? "");
@@ -188,10 +196,30 @@ export class Fence {
         return this.isDenied && doubt.needsARead ? undecidable("denied") : doubt;
       }
     }
-    if (!entry || entry.mark.token !== token || (entry.mark.session === undefined && session !== undefined)) {
+    const binds = entry?.mark.session === undefined && session !== undefined;
+    const fencesSlots = key.slot !== undefined || (entry !== undefined && entry.exclusive >= token);
+    if (entry?.mark.token !== token || binds || !fencesSlots) {
       this.raise(key, { token, session });
+      this.raiseExclusive(key, token);
     }
     return this.entry(name).record <= this.saved ? ADMIT : undecidable("unsaved");
+  }
+
+  /** The newest token that fences this one; undefined if none is known. */
+  private newer(
+    key: ResourceKey,
+    entry: Entry | undefined,
+    token: number,
+    session: string | undefined,
+  ): number | undefined {
+    let newest: number | undefined;
+    if (entry) {
+      const { mark } = entry;
+      const isOther = token === mark.token && mark.session !== undefined && session !== undefined;
+      if (token < mark.token || (isOther && mark.session !== session)) newest = mark.token;
+    }
+    const exclusive = key.slot === undefined ? 0 : (this.marks.get(nameOf(wholeOf(key)))?.exclusive ?? 0);
+    return token < exclusive ? later(newest, exclusive) : newest;
   }
 
   private doubt(entry: Entry | undefined, token: number, now: number): Verdict | undefined {
@@ -247,7 +275,21 @@ export class Fence {
     this.marks.set(name, { ...entry, read, confirmed: true, history: this.epoch });
   }
 
-  /** The watch names a token: in a snapshot, or with an event. */
+  /** The watch tells of a lease on a resource, or on one of its slots. */
+  granted(key: ResourceKey, mark: Mark): void {
+    this.learn(key, mark);
+    this.raiseExclusive(key, mark.token);
+  }
+
+  /** A token is of an exclusive lease, unless it is a slot's. */
+  private raiseExclusive(key: ResourceKey, token: number): void {
+    if (key.slot !== undefined) return;
+    const name = nameOf(key);
+    const entry = this.entry(name);
+    if (entry.exclusive < token) this.marks.set(name, { ...entry, exclusive: token });
+  }
+
+  /** A snapshot names the newest token of a resource, which may be one of its slots', or of a slot. */
   learn(key: ResourceKey, mark: Mark): void {
     this.raise(key, mark);
     const name = nameOf(key);
@@ -356,7 +398,8 @@ export class Fence {
       const name = nameOf(record.key);
       const old = this.marks.get(name);
       if (!old || raised(old.mark, record.mark)) {
-        this.marks.set(name, { key: record.key, mark: record.mark, record: 0, history: this.epoch });
+        const { key, mark } = record;
+        this.marks.set(name, { key, mark, record: 0, history: this.epoch, exclusive: 0 });
       }
     }
   }
@@ -389,22 +432,28 @@ export class Fence {
     return entry;
   }
 
-  /** Raises a mark; never lowers one. */
+  /** Raises a mark, with a slot's that of its resource; never lowers one. */
   private raise(key: ResourceKey, to: Mark): void {
+    if (key.slot !== undefined) this.raiseOne(wholeOf(key), { token: to.token });
+    this.raiseOne(key, to);
+  }
+
+  private raiseOne(key: ResourceKey, to: Mark): void {
     const name = nameOf(key);
     const old = this.marks.get(name);
     if (!old) {
       // What a former history had, and was dropped, may have been above what this one has.
       const mark = to.token < this.formerFloor ? { token: this.formerFloor } : to;
       if (this.marks.size >= this.rules.marksMax) this.compact();
-      this.marks.set(name, { key, mark, record: this.record({ key, mark }), history: 0 });
+      this.marks.set(name, { key, mark, record: this.record({ key, mark }), history: 0, exclusive: 0 });
       return;
     }
     const mark = raised(old.mark, to);
     if (!mark) return;
     const record = this.record({ key, mark });
-    const isSame = old.mark.token === mark.token;
-    this.marks.set(name, isSame ? { ...old, mark, record } : { key, mark, record, history: 0 });
+    // What was known of the former token says nothing of this one.
+    const kept = old.mark.token === mark.token ? old : { key, history: 0, exclusive: old.exclusive };
+    this.marks.set(name, { ...kept, mark, record });
   }
 
   private record(record: MarkRecord): number {

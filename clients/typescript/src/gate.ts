@@ -15,7 +15,6 @@ import { pause } from "./clock.js";
 import { Compacted, Forbidden, NotFound, SoleholdError, Unavailable, Unknown } from "./errors.js";
 import {
   Fence,
-  type Mark,
   type MarkRecord,
   type ResourceKey,
   type StoreAnswer,
@@ -378,7 +377,7 @@ export class Gate {
     if (seen.type === "snapshot") {
       if (!fence.snapshotBegins(epoch)) return false;
       for (const { tenant, kind, key, slot, token, sessionId } of seen.resources) {
-        this.learn(tenant, { kind, key, slot }, { token, session: sessionId });
+        if (this.isOurs(tenant, kind)) fence.learn({ kind, key, slot }, { token, session: sessionId });
       }
       fence.snapshotEnds(revision, asked);
       this.watch = watch;
@@ -387,8 +386,8 @@ export class Gate {
       const { tenant, kind, key, slot, token, sessionId } = seen;
       if (seen.eventType === "resource_deleted") {
         if (tenant === this.config.tenant) fence.deleted({ kind, key, slot });
-      } else if (token !== undefined) {
-        this.learn(tenant, { kind, key, slot }, { token, session: sessionId });
+      } else if (token !== undefined && this.isOurs(tenant, kind)) {
+        fence.granted({ kind, key, slot }, { token, session: sessionId });
       }
       fence.seenUpTo(revision);
     }
@@ -396,8 +395,8 @@ export class Gate {
     return true;
   }
 
-  private learn(tenant: string, key: ResourceKey, mark: Mark): void {
-    if (tenant === this.config.tenant && this.config.kinds.has(key.kind)) this.fence.learn(key, mark);
+  private isOurs(tenant: string, kind: string): boolean {
+    return tenant === this.config.tenant && this.config.kinds.has(kind);
   }
 
   /** When the watch has sent everything up to where the store was, everything before the question is known. */

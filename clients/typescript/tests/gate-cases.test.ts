@@ -81,7 +81,7 @@ class Run {
         return assert.equal(verdict ? String(verdict) : "not followed", step.verdict);
       }
       case "learn":
-        return fence.learn(key, { token: step.token, session });
+        return fence.granted(key, { token: step.token, session });
       case "told":
         return fence.seenUpTo(step.revision);
       case "deleted":

@@ -121,6 +121,28 @@ describe("shared holds", { concurrency: true }, () => {
     assert.throws(() => gate.judge("scene", "gated", 1, undefined, { slot: 0 }), /^RangeError: slot is 0/);
   });
 
+  test("slots and exclusive holders fence each other", async (t) => {
+    const { client, open } = at(t, server);
+    const session = await open("alternating");
+    await using gate = await Gate.open(client, { kinds: "scene" });
+    await gate.ready();
+    // The store is not read: what is known comes from the watch.
+    const verdict = ({ token, slot }: Guard): string =>
+      String(gate.judge("scene", "alternating", token, undefined, { slot }));
+    const until = (guard: Guard, expected: string): Promise<void> =>
+      waitFor(`${expected} of ${guard.token}`, () => verdict(guard) === expected);
+    const sharer = await session.acquire("scene", "alternating", { slots: 2 });
+    await until(sharer, "admit");
+    await sharer.release();
+    const alone = await session.acquire("scene", "alternating");
+    await until(sharer, `stale ${alone.token}`);
+    assert.equal(verdict(alone), "admit");
+    await alone.release();
+    await using heir = await session.acquire("scene", "alternating", { slots: 2 });
+    await until(alone, `stale ${heir.token}`);
+    assert.equal(verdict(heir), "admit");
+  });
+
   test("a gate that restarts remembers slots", async (t) => {
     const { client, open } = at(t, server);
     const session = await open("remembered");
