@@ -180,7 +180,7 @@ func (f *fence) judge(key resourceKey, token uint64, session string, now Tick) V
 	}
 	if doubt, isDoubtful := f.doubt(entry, isKnown, token, now); isDoubtful {
 		yields := slices.Contains([]string{"unknown", "newer", "expired", "unconfirmed"}, doubt.Why)
-		if !(f.rules.failOpen && f.isAway(now) && yields) {
+		if !(f.failsOpen(key, token, now) && yields) {
 			if f.isDenied && doubt.needsRead() {
 				return undecidable("denied")
 			}
@@ -213,6 +213,15 @@ func (f *fence) newer(key resourceKey, known mark, token uint64, session string)
 		}
 	}
 	return newest, isNewer
+}
+
+// failsOpen tells whether a token is admitted without the store. That of a slot must be known to this gate, or as new as
+// the newest of the resource: an exclusive lease may have come between.
+func (f *fence) failsOpen(key resourceKey, token uint64, now Tick) bool {
+	entry, isThere := f.marks[key]
+	isKnown := isThere && entry.mark.token == token && f.knownSince(entry) != nil
+	isNewest := token >= f.marks[key.whole()].mark.token
+	return f.rules.failOpen && f.isAway(now) && (!key.isSlot() || isKnown || isNewest)
 }
 
 func (f *fence) doubt(entry fenceEntry, isKnown bool, token uint64, now Tick) (Verdict, bool) {

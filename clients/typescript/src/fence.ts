@@ -192,7 +192,7 @@ export class Fence {
     const doubt = this.doubt(entry, token, now);
     if (doubt) {
       const yields = ["unknown", "newer", "expired", "unconfirmed"].includes(doubt.why ?? "");
-      if (!(this.rules.failOpen && this.isAway(now) && yields)) {
+      if (!(this.failsOpen(key, token, now) && yields)) {
         return this.isDenied && doubt.needsARead ? undecidable("denied") : doubt;
       }
     }
@@ -220,6 +220,18 @@ export class Fence {
     }
     const exclusive = key.slot === undefined ? 0 : (this.marks.get(nameOf(wholeOf(key)))?.exclusive ?? 0);
     return token < exclusive ? later(newest, exclusive) : newest;
+  }
+
+  /**
+   * Whether a token is admitted without the store. That of a slot must be known to this gate, or as new as the newest
+   * of the resource: an exclusive lease may have come between.
+   */
+  private failsOpen(key: ResourceKey, token: number, now: number): boolean {
+    if (!(this.rules.failOpen && this.isAway(now))) return false;
+    const entry = this.marks.get(nameOf(key));
+    const isKnown = entry?.mark.token === token && this.knownSince(entry) !== undefined;
+    const newest = this.marks.get(nameOf(wholeOf(key)))?.mark.token ?? 0;
+    return key.slot === undefined || isKnown || token >= newest;
   }
 
   private doubt(entry: Entry | undefined, token: number, now: number): Verdict | undefined {

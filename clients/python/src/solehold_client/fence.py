@@ -148,7 +148,7 @@ class Fence:
         doubt = self._doubt(entry, token, now)
         if doubt is not None:
             yields = doubt.why in ("unknown", "newer", "expired", "unconfirmed")
-            if not (self.rules.fail_open and self.is_away(now) and yields):
+            if not (self._fails_open(key, token, now) and yields):
                 return Verdict("undecidable", "denied") if self.is_denied and doubt.needs_a_read else doubt
         binds = entry is not None and entry.mark.session is None and session is not None
         fences_slots = _is_slot(key) or (entry is not None and entry.exclusive >= token)
@@ -170,6 +170,17 @@ class Fence:
         if whole is not None and token < whole.exclusive:
             newer.append(whole.exclusive)
         return max(newer, default=None)
+
+    def _fails_open(self, key: Key, token: int, now: float) -> bool:
+        """Whether a token is admitted without the store. That of a slot must be known to this gate, or as new as the
+        newest of the resource: an exclusive lease may have come between.
+        """
+        if not (self.rules.fail_open and self.is_away(now)):
+            return False
+        entry = self._marks.get(key)
+        is_known = entry is not None and entry.mark.token == token and self._known_since(entry) is not None
+        whole = self._marks.get(_whole(key))
+        return not _is_slot(key) or is_known or whole is None or token >= whole.mark.token
 
     def _doubt(self, entry: _Entry | None, token: int, now: float) -> Verdict | None:
         if token == 0:

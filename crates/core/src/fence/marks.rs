@@ -172,7 +172,8 @@ impl Fence {
     /// Whether a token is admitted without the store. That of a slot must be known to this gate, or as new as the
     /// newest of the resource: an exclusive lease may have come between.
     fn fails_open(&self, key: &ResourceKey, token: Token, now: Tick) -> bool {
-        let is_known = || self.marks.get(key).is_some_and(|entry| self.known_since(entry).is_some());
+        let is_its = |entry: &Entry| entry.mark.token == token && self.known_since(entry).is_some();
+        let is_known = || self.marks.get(key).is_some_and(is_its);
         let is_newest = || self.marks.get(&key.whole()).is_none_or(|entry| token >= entry.mark.token);
         self.rules.fail_open && self.is_away(now) && (!key.is_slot() || is_known() || is_newest())
     }
