@@ -289,9 +289,10 @@ func (f *fence) conclude(key resourceKey, token uint64, session string, told ans
 			if entry.read == nil || entry.read.epoch < f.epoch || entry.read.asked < told.asked {
 				entry.read = &readAt{told.asked, f.epoch}
 			}
-			entry.confirmed, entry.history = true, f.epoch
+			entry.confirmed = true
 			f.marks[key] = entry
 		}
+		f.isPresent(key, told.mark.token)
 	}
 	verdict := f.judge(key, token, session, now)
 	switch {
@@ -324,8 +325,19 @@ func (f *fence) learn(key resourceKey, told mark) {
 	f.raise(key, told)
 	// A store that has less than was admitted is not believed: the mark stays, and admits nothing by the watch.
 	if entry := f.marks[key]; entry.mark.token == told.token {
-		entry.snapshot, entry.history = f.snapshot, f.epoch
+		entry.snapshot = f.snapshot
 		f.marks[key] = entry
+	}
+	f.isPresent(key, told.token)
+}
+
+// isPresent: the present history has given this token.
+func (f *fence) isPresent(key resourceKey, token uint64) {
+	for _, of := range []resourceKey{key, key.whole()} {
+		if entry, isKnown := f.marks[of]; isKnown && entry.mark.token == token {
+			entry.history = f.epoch
+			f.marks[of] = entry
+		}
 	}
 }
 
