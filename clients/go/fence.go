@@ -52,8 +52,8 @@ func undecidableBeside(why string, newest uint64) Verdict {
 	return Verdict{Word: "undecidable", Why: why, Newest: newest, hasNewest: true}
 }
 
-// resourceKey is the kind and the key of a resource, and one of its slots, from 1 on; 0 for an exclusive lease. Tokens of
-// different slots do not fence each other, but those of a slot and of an exclusive lease do (rule 29).
+// resourceKey is the kind and the key of a resource, and one of its slots, from 1 on; 0 for an exclusive lease. Tokens
+// of different slots do not fence each other, but those of a slot and of an exclusive lease do (rule 29).
 type resourceKey struct {
 	kind, key string
 	slot      int
@@ -215,8 +215,8 @@ func (f *fence) newer(key resourceKey, known mark, token uint64, session string)
 	return newest, isNewer
 }
 
-// failsOpen tells whether a token is admitted without the store. That of a slot must be known to this gate, or as new as
-// the newest of the resource: an exclusive lease may have come between.
+// failsOpen tells whether a token is admitted without the store. That of a slot must be known to this gate, or as new
+// as the newest of the resource: an exclusive lease may have come between.
 func (f *fence) failsOpen(key resourceKey, token uint64, now Tick) bool {
 	entry, isThere := f.marks[key]
 	isKnown := isThere && entry.mark.token == token && f.knownSince(entry) != nil

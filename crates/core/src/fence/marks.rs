@@ -206,8 +206,8 @@ impl Fence {
     }
 
     /// The same as [`Self::judge`], and raises the mark where that is part of the verdict: a session is bound to its
-    /// token when it is first shown, an exclusive lease fences slots when its token is, and a gate that fails open takes a
-    /// newer token for granted while the store is away.
+    /// token when it is first shown, an exclusive lease fences slots when its token is, and a gate that fails open
+    /// takes a newer token for granted while the store is away.
     pub fn admit(
         &mut self,
         key: &ResourceKey,
