@@ -15,7 +15,7 @@ use solehold_api::limits::{
     PLACEMENT_WINDOW_MS_MAX, REASON_BYTES_MAX, RESOURCE_TTL, RUNNER_SESSION_TTL, SEALED_CURSOR_BYTES_MAX,
     SESSION_TTL, STATIC_RESOURCES_MAX, TtlBounds, URL_BYTES_MAX, WAIT_MS_MAX,
 };
-use solehold_core::limits::{LOCK_DELAY_MS_MAX, NAME_BYTES_MAX, REVISION_MAX};
+use solehold_core::limits::{LOCK_DELAY_MS_MAX, NAME_BYTES_MAX, REVISION_MAX, SLOTS_MAX};
 
 /// Any character of a name: all but control characters.
 const NAME_CHARACTER: &str = r"[^\u0000-\u001F\u007F-\u009F]";
@@ -184,6 +184,7 @@ fn range(owner: &str, field: &str) -> Option<Value> {
         (_, "session_ttl_seconds") => seconds(RUNNER_SESSION_TTL),
         (_, "wait_ms") => between(0, WAIT_MS_MAX),
         (_, "limit") => between(1, PAGE_SIZE_MAX as u64),
+        (_, "slots") => between(1, SLOTS_MAX.into()),
         (_, "port" | "metrics_port") => between(1, u16::MAX.into()),
         (_, "capacity") => between(CAPACITY_MIN.into(), CAPACITY_MAX.into()),
         (_, "lock_delay_ms") => between(0, LOCK_DELAY_MS_MAX),
