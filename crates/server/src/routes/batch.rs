@@ -51,7 +51,7 @@ async fn batch_acquire(
         asked.acquire(key, lease, Undeclared::Allow)
     };
     let asks = asked.into_iter().map(acquire);
-    if !batch.all_or_none {
+    if !batch.all_or_none || batch.items.is_empty() {
         return results(context, asks.map(Command::Acquire).collect()).await;
     }
     let grants = context.acquire_all(asks.collect()).await?;

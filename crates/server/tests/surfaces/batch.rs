@@ -96,3 +96,19 @@ async fn an_item_that_cannot_be_read_spoils_the_request() {
     let both = json!({"items": [{"kind": "job", "key": "a", "lease_id": uuid::Uuid::nil()}]});
     api.post("/leases/batch/renew", both).await.problem(400, "invalid_field");
 }
+
+#[tokio::test]
+async fn all_are_acquired_or_none() {
+    let api = Api::start().await;
+    let all = async |items: Vec<Value>| {
+        api.post("/leases/batch/acquire", json!({"all_or_none": true, "items": items})).await
+    };
+    api.post("/resources/job/b/lease", json!({"holder": "other"})).await.is(201);
+    let refused = all(vec![item("a"), item("b")]).await.problem(409, "held");
+    assert!(refused["detail"].as_str().is_some_and(|detail| detail.contains("job/b")), "{refused}");
+    let got = all(vec![item("a"), item("c")]).await.is(200);
+    assert_eq!(statuses(&got), ["granted", "granted"], "a was left free");
+    assert_eq!(all(vec![]).await.is(200)["results"], json!([]));
+    let many = (0..101).map(|n| item(&format!("d{n}"))).collect();
+    all(many).await.problem(400, "invalid_field");
+}

@@ -15,7 +15,9 @@ use solehold_api::limits::{
     PLACEMENT_WINDOW_MS_MAX, REASON_BYTES_MAX, RESOURCE_TTL, RUNNER_SESSION_TTL, SEALED_CURSOR_BYTES_MAX,
     SESSION_TTL, STATIC_RESOURCES_MAX, TtlBounds, URL_BYTES_MAX, WAIT_MS_MAX,
 };
-use solehold_core::limits::{LOCK_DELAY_MS_MAX, NAME_BYTES_MAX, REVISION_MAX, SLOTS_MAX};
+use solehold_core::limits::{
+    ACQUIRED_TOGETHER_MAX, LOCK_DELAY_MS_MAX, NAME_BYTES_MAX, REVISION_MAX, SLOTS_MAX,
+};
 
 /// Any character of a name: all but control characters.
 const NAME_CHARACTER: &str = r"[^\u0000-\u001F\u007F-\u009F]";
@@ -282,6 +284,11 @@ fn together(schema: &Value) -> Value {
         let limited = json!({"properties": {"only": {"minItems": 1}}, "required": ["only"]});
         let rule = json!({"allOf": [{"properties": {"role": {"const": "admin"}}}, limited, given("only")]});
         rules.insert("not".to_owned(), rule);
+    }
+    if has(&["items", "all_or_none"]) {
+        let one_by_one = json!({"properties": {"all_or_none": {"const": false}}});
+        let few = json!({"properties": {"items": {"maxItems": ACQUIRED_TOGETHER_MAX}}});
+        rules.insert("anyOf".to_owned(), json!([one_by_one, few]));
     }
     // An item of a batch names its lease by its id, or else by what it is on.
     if has(&["kind", "key", "lease_id"]) {
