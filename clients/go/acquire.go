@@ -94,14 +94,8 @@ func (a *acquire) timeLeft() time.Duration { return max(0, a.until.Sub(a.session
 // run attempts until the lease is granted, the time is up, or the authority refuses for a reason that waiting does not
 // change.
 func (a *acquire) run(ctx context.Context) (*Guard, error) {
-	s := a.session
-	s.mu.Lock()
-	unsettled := s.unsettled
-	s.mu.Unlock()
-	if unsettled >= unsettledMax {
-		return nil, unavailable(
-			"%d requests of this session have no known outcome: no new one is sent until some of these are settled",
-			unsettledMax)
+	if err := a.session.checkUnsettled(1); err != nil {
+		return nil, err
 	}
 	guard, err := a.attempts(ctx)
 	if err == nil {

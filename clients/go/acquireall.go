@@ -67,14 +67,8 @@ func checkWanted(wanted []Wanted) error {
 }
 
 func (a *acquireAll) run(ctx context.Context) ([]*Guard, error) {
-	s := a.session
-	s.mu.Lock()
-	unsettled := s.unsettled
-	s.mu.Unlock()
-	if unsettled+len(a.items) > unsettledMax {
-		return nil, unavailable(
-			"%d requests of this session have no known outcome: no new one is sent until some of these are settled",
-			unsettled)
+	if err := a.session.checkUnsettled(len(a.items)); err != nil {
+		return nil, err
 	}
 	isDone, err := a.together(ctx)
 	if err == nil && !isDone {

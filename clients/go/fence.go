@@ -289,10 +289,10 @@ func (f *fence) conclude(key resourceKey, token uint64, session string, told ans
 			if entry.read == nil || entry.read.epoch < f.epoch || entry.read.asked < told.asked {
 				entry.read = &readAt{told.asked, f.epoch}
 			}
-			entry.confirmed = true
+			entry.confirmed, entry.history = true, f.epoch
 			f.marks[key] = entry
 		}
-		f.isPresent(key, told.mark.token)
+		f.slotIsPresent(key, told.mark.token)
 	}
 	verdict := f.judge(key, token, session, now)
 	switch {
@@ -325,19 +325,17 @@ func (f *fence) learn(key resourceKey, told mark) {
 	f.raise(key, told)
 	// A store that has less than was admitted is not believed: the mark stays, and admits nothing by the watch.
 	if entry := f.marks[key]; entry.mark.token == told.token {
-		entry.snapshot = f.snapshot
+		entry.snapshot, entry.history = f.snapshot, f.epoch
 		f.marks[key] = entry
 	}
-	f.isPresent(key, told.token)
+	f.slotIsPresent(key, told.token)
 }
 
-// isPresent: the present history has given this token.
-func (f *fence) isPresent(key resourceKey, token uint64) {
-	for _, of := range []resourceKey{key, key.whole()} {
-		if entry, isKnown := f.marks[of]; isKnown && entry.mark.token == token {
-			entry.history = f.epoch
-			f.marks[of] = entry
-		}
+// slotIsPresent: the present history has given the token of a slot, which may be the newest of its resource.
+func (f *fence) slotIsPresent(key resourceKey, token uint64) {
+	if whole, isKnown := f.marks[key.whole()]; key.isSlot() && isKnown && whole.mark.token == token {
+		whole.history = f.epoch
+		f.marks[key.whole()] = whole
 	}
 }
 

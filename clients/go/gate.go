@@ -227,7 +227,7 @@ func (g *Gate) askAbout(
 		return g.judge(key, token, session)
 	}
 	if told.mark == nil && !told.hidden && g.hasWatch() {
-		// A resource that nobody declared, and a slot, is shown only while it is held. The watch knows it for longer.
+		// The store knows an undeclared resource, and a slot, only while it is held. The watch knows it for longer.
 		isProven := func() bool { return g.fence.proven != nil && *g.fence.proven >= told.asked }
 		if !g.until(ctx, isProven) {
 			return g.judgeNow(key, token, session)

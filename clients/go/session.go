@@ -271,6 +271,19 @@ func (s *Session) settle(work func(context.Context) error) <-chan bool {
 	return settled
 }
 
+// checkUnsettled refuses to send so many more requests while too many have an outcome that is still unknown.
+func (s *Session) checkUnsettled(asked int) error {
+	s.mu.Lock()
+	unsettled := s.unsettled
+	s.mu.Unlock()
+	if unsettled+asked <= unsettledMax {
+		return nil
+	}
+	return unavailable(
+		"%d requests of this session have no known outcome: no new one is sent until some of these are settled",
+		unsettled)
+}
+
 func (s *Session) untilSettled(work func(context.Context) error) bool {
 	delays := newBackoff(s.config.Backoff, s.client.chance)
 	for s.IsLive() { // what is attached to a session that is not renewed expires by itself

@@ -7,7 +7,7 @@ import * as check from "./check.js";
 import { sleepUntil } from "./clock.js";
 import { NoSession, Refused, type SoleholdError, Unavailable, Unknown } from "./errors.js";
 import type { Guard } from "./guard.js";
-import { ACQUIRED_TOGETHER_MAX, LEAVE_MS_MAX, UNSETTLED_MAX } from "./limits.js";
+import { ACQUIRED_TOGETHER_MAX, LEAVE_MS_MAX } from "./limits.js";
 import type { Session } from "./session.js";
 import type { JsonObject } from "./wire.js";
 
@@ -77,10 +77,7 @@ export class AcquireAll {
    * Then nothing is held.
    */
   async run(): Promise<Guards> {
-    if (this.session.unsettled() + this.items.length > UNSETTLED_MAX) {
-      const text = "too many requests of this session have no known outcome";
-      throw new Unavailable(`${text}: no new one is sent until some of these are settled`);
-    }
+    this.session.checkUnsettled(this.items.length);
     try {
       if (!(await this.together())) await this.oneByOne();
       return together(this.items.map((item) => this.guards.get(item) as Guard));

@@ -6,7 +6,7 @@ import type { AcquireBody } from "./client.js";
 import { pause, sleepUntil } from "./clock.js";
 import { NoSession, NotFound, Refused, type SoleholdError, Unavailable, Unknown } from "./errors.js";
 import type { Guard } from "./guard.js";
-import { SPEND_MS_MAX, UNSETTLED_MAX, WAIT_LEEWAY_MS } from "./limits.js";
+import { SPEND_MS_MAX, WAIT_LEEWAY_MS } from "./limits.js";
 import { waitInLine } from "./line.js";
 import type { Session } from "./session.js";
 import type { Grant, JsonObject } from "./wire.js";
@@ -50,10 +50,7 @@ export class Acquire {
    * Attempts until it is granted, the time is up, or the authority refuses for a reason that waiting does not change.
    */
   async run(): Promise<Guard> {
-    if (this.session.unsettled() >= UNSETTLED_MAX) {
-      const text = `${UNSETTLED_MAX} requests of this session have no known outcome`;
-      throw new Unavailable(`${text}: no new one is sent until some of these are settled`);
-    }
+    this.session.checkUnsettled(1);
     try {
       for (;;) {
         const tried = await this.tryOnce();

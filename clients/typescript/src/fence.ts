@@ -284,16 +284,16 @@ export class Fence {
     if (entry.mark.token !== mark.token) return;
     const last = entry.read?.epoch === this.epoch ? entry.read.asked : undefined;
     const read = { asked: later(last, asked), epoch: this.epoch };
-    this.marks.set(name, { ...entry, read, confirmed: true });
-    this.isPresent(key, mark.token);
+    this.marks.set(name, { ...entry, read, confirmed: true, history: this.epoch });
+    this.slotIsPresent(key, mark.token);
   }
 
-  /** The present history has given this token. */
-  private isPresent(key: ResourceKey, token: number): void {
-    for (const name of [nameOf(key), nameOf(wholeOf(key))]) {
-      const entry = this.marks.get(name);
-      if (entry?.mark.token === token) this.marks.set(name, { ...entry, history: this.epoch });
-    }
+  /** The present history has given the token of a slot, which may be the newest of its resource. */
+  private slotIsPresent(key: ResourceKey, token: number): void {
+    if (key.slot === undefined) return;
+    const name = nameOf(wholeOf(key));
+    const whole = this.marks.get(name);
+    if (whole?.mark.token === token) this.marks.set(name, { ...whole, history: this.epoch });
   }
 
   /** The watch tells of a lease on a resource, or on one of its slots. */
@@ -317,9 +317,9 @@ export class Fence {
     const entry = this.entry(name);
     // A store that has less than was admitted is not believed: the mark stays, and admits nothing by the watch.
     if (entry.mark.token === mark.token) {
-      this.marks.set(name, { ...entry, snapshot: this.snapshot });
+      this.marks.set(name, { ...entry, snapshot: this.snapshot, history: this.epoch });
     }
-    this.isPresent(key, mark.token);
+    this.slotIsPresent(key, mark.token);
   }
 
   /** A resource was deleted: its mark stays, and admits nothing until there is news of it. */

@@ -279,7 +279,7 @@ export class Gate {
     const { fence } = this;
     const { asked } = answer;
     if (!answer.mark && !answer.hidden && fence.seen !== undefined) {
-      // A resource that was never declared, and a slot, is shown only while it is held. The watch knows it longer.
+      // The store knows an undeclared resource, and a slot, only while it is held. The watch knows it longer.
       const isProven = await this.until(() => fence.proven !== undefined && fence.proven >= asked, signal);
       if (!isProven) return this.judgeOf(key, token, session);
     }

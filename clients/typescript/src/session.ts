@@ -17,7 +17,7 @@ import { Lost, Refused, SoleholdError, Unavailable, Unknown } from "./errors.js"
 import { Guard, Hold } from "./guard.js";
 import { OlderHistory } from "./history.js";
 import { comparePositions, Holdings } from "./holdings.js";
-import { LEAVE_MS_MAX, STEP_MS_MAX, TTL_MS_MAX, TTL_MS_MIN } from "./limits.js";
+import { LEAVE_MS_MAX, STEP_MS_MAX, TTL_MS_MAX, TTL_MS_MIN, UNSETTLED_MAX } from "./limits.js";
 import { told } from "./log.js";
 import { Loss } from "./loss.js";
 import { type Action, Policy, Renewer } from "./renewer.js";
@@ -218,6 +218,13 @@ export class Session {
   /** How many requests have an outcome that is still unknown. */
   unsettled(): number {
     return this.settling;
+  }
+
+  /** Refuses to send so many more requests while too many have an outcome that is still unknown. */
+  checkUnsettled(asked: number): void {
+    if (this.settling + asked <= UNSETTLED_MAX) return;
+    const text = `${this.settling} requests of this session have no known outcome`;
+    throw new Unavailable(`${text}: no new one is sent until some of these are settled`);
   }
 
   /** Waits until it is lost or closed, and returns why. */

@@ -10,7 +10,7 @@ from .backoff import Backoff
 from .channel import Doubts
 from .clock import sleep_until
 from .errors import Lost, NoSession, NotFound, Refused, SoleholdError, Unavailable, Unknown
-from .limits import SPEND_SECONDS_MAX, UNSETTLED_MAX, WAIT_LEEWAY_SECONDS
+from .limits import SPEND_SECONDS_MAX, WAIT_LEEWAY_SECONDS
 from .line import wait_in_line
 from .wire import Grant, Json
 
@@ -55,9 +55,7 @@ class Acquire:
         """Attempts until it is granted, the time is up, or the authority refuses for a reason that waiting does not
         change.
         """
-        if self.session.unsettled() >= UNSETTLED_MAX:
-            what = f"{UNSETTLED_MAX} requests of this session have no known outcome"
-            raise Unavailable(f"{what}: no new one is sent until some of these are settled")
+        self.session.check_unsettled(1)
         try:
             while True:
                 try:

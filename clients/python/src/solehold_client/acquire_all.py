@@ -13,7 +13,7 @@ from .channel import Doubts
 from .clock import sleep_until
 from .errors import NoSession, Refused, SoleholdError, Unavailable, Unknown
 from .guard import Guard, Guards
-from .limits import ACQUIRED_TOGETHER_MAX, LEAVE_SECONDS_MAX, SPEND_SECONDS_MAX, UNSETTLED_MAX
+from .limits import ACQUIRED_TOGETHER_MAX, LEAVE_SECONDS_MAX, SPEND_SECONDS_MAX
 from .wire import Grant, Json
 
 if TYPE_CHECKING:
@@ -70,9 +70,7 @@ class AcquireAll:
         """Attempts until all are granted, the time is up, or the authority refuses for a reason that waiting does not
         change. Then nothing is held.
         """
-        if self.session.unsettled() + len(self._items) > UNSETTLED_MAX:
-            what = "too many requests of this session have no known outcome"
-            raise Unavailable(f"{what}: no new one is sent until some of these are settled")
+        self.session.check_unsettled(len(self._items))
         try:
             if not await self._together():
                 await self._one_by_one()

@@ -234,8 +234,8 @@ class Fence:
             entry = self._marks[key]
             if entry.mark.token == answer.token:
                 read = max(entry.read or (asked, self.epoch), (asked, self.epoch))
-                self._marks[key] = replace(entry, read=read, confirmed=True)
-            self._is_present(key, answer.token)
+                self._marks[key] = replace(entry, read=read, confirmed=True, history=self.epoch)
+            self._slot_is_present(key, answer.token)
         verdict = self.judge(key, token, session, now)
         if hidden and verdict.word == "undecidable":
             return Verdict("undecidable", "hidden")
@@ -262,15 +262,14 @@ class Fence:
         entry = self._marks[key]
         # A store that has less than was admitted is not believed: the mark stays, and admits nothing by the watch.
         if entry.mark.token == mark.token:
-            self._marks[key] = replace(entry, snapshot=self._snapshot)
-        self._is_present(key, mark.token)
+            self._marks[key] = replace(entry, snapshot=self._snapshot, history=self.epoch)
+        self._slot_is_present(key, mark.token)
 
-    def _is_present(self, key: Key, token: int) -> None:
-        """The present history has given this token."""
-        for of in (key, _whole(key)):
-            entry = self._marks.get(of)
-            if entry is not None and entry.mark.token == token:
-                self._marks[of] = replace(entry, history=self.epoch)
+    def _slot_is_present(self, key: Key, token: int) -> None:
+        """The present history has given the token of a slot, which may be the newest of its resource."""
+        whole = self._marks.get(_whole(key)) if _is_slot(key) else None
+        if whole is not None and whole.mark.token == token:
+            self._marks[_whole(key)] = replace(whole, history=self.epoch)
 
     def deleted(self, key: Key) -> None:
         """The watch tells that a resource was deleted: its mark stays, and admits nothing until there is news of it."""

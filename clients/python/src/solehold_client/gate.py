@@ -184,7 +184,7 @@ class Gate:
     async def _conclude(self, key: Key, token: int, session: str | None, told: Told) -> Verdict:
         """The verdict by what the store said."""
         if told.mark is None and not told.hidden and self._fence.told is not None:
-            # A resource that nobody declared, and a slot, is shown only while it is held. The watch knows it longer.
+            # The store knows an undeclared resource, and a slot, only while it is held. The watch knows it longer.
             if not await self._until(lambda: self._fence.proven is not None and self._fence.proven >= told.asked):
                 return self._judge(key, token, session)
         now = self._client.clock.now()

@@ -25,7 +25,7 @@ from .errors import Lost, Refused, SoleholdError, Unavailable, Unknown
 from .guard import Guard, Guards, Hold
 from .history import OlderHistory
 from .holdings import Holdings
-from .limits import LEAVE_SECONDS_MAX, STEP_SECONDS_MAX, TTL_SECONDS_MAX, TTL_SECONDS_MIN
+from .limits import LEAVE_SECONDS_MAX, STEP_SECONDS_MAX, TTL_SECONDS_MAX, TTL_SECONDS_MIN, UNSETTLED_MAX
 from .log import LOG
 from .loss import Loss
 from .renewer import Policy, Renewer, Send, Stop
@@ -150,6 +150,13 @@ class Session:
     def unsettled(self) -> int:
         """How many requests have an outcome that is still unknown."""
         return len(self._settling)
+
+    def check_unsettled(self, asked: int) -> None:
+        """Refuses to send so many more requests while too many have an outcome that is still unknown."""
+        unsettled = self.unsettled()
+        if unsettled + asked > UNSETTLED_MAX:
+            what = f"{unsettled} requests of this session have no known outcome"
+            raise Unavailable(f"{what}: no new one is sent until some of these are settled")
 
     async def lost(self) -> Lost:
         """Waits until it is lost or closed, and returns why."""

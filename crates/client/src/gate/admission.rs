@@ -78,6 +78,12 @@ impl Shown {
     }
 }
 
+/// A resource or a slot of one, as messages and the log name it. A gate is for one tenant.
+pub(super) fn name_of(key: &ResourceKey) -> String {
+    let ResourceKey { kind, key, slot, .. } = key;
+    if *slot == 0 { format!("{kind}/{key}") } else { format!("slot {slot} of {kind}/{key}") }
+}
+
 /// The one value of a header.
 fn text<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>, Refused> {
     let mut values = headers.get_all(name).iter();
@@ -124,10 +130,7 @@ impl Refused {
     /// What a verdict other than admission means for a request.
     pub fn by(verdict: Verdict, shown: &Shown) -> Option<Self> {
         let Shown { key, token, .. } = shown;
-        let resource = match key.slot {
-            0 => format!("{}/{}", key.kind, key.key),
-            slot => format!("slot {slot} of {}/{}", key.kind, key.key),
-        };
+        let resource = name_of(key);
         Some(match verdict {
             Verdict::Admit => return None,
             Verdict::Stale { newest } if newest == *token => Self {

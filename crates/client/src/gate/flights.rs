@@ -24,7 +24,10 @@ use solehold_core::{key::ResourceKey, time::Token};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::options::{FlightLimits, GateClock};
+use super::{
+    admission::name_of,
+    options::{FlightLimits, GateClock},
+};
 
 /// What a request does that meets older ones which have not ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -220,7 +223,7 @@ impl Flight {
     }
 
     fn resource(&self) -> String {
-        format!("{}/{}", self.key.kind, self.key.key)
+        name_of(&self.key)
     }
 }
 
@@ -371,7 +374,7 @@ impl Flights {
             if !entry.is_reported && entry.conflicts_with(key) {
                 entry.is_reported = true;
                 tracing::warn!(
-                    resource = %format!("{}/{}", key.kind, key.key),
+                    resource = %name_of(&key.of_slot(entry.slot)),
                     token = %older,
                     newer = %token,
                     running_for = %seconds(&now.since(entry.since)),

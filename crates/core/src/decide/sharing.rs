@@ -167,8 +167,8 @@ impl Draft<'_> {
         Ok(meant.or_else(|| slots.iter().find(is_last).copied()).unwrap_or(resource))
     }
 
-    /// Whether one more can share a resource, or one have it alone (`slots` is none). It is shared by no more than any
-    /// of those who share it has agreed to.
+    /// Whether one more can share a resource, or one have it alone (`slots` is none). The smallest number that any of
+    /// its present holders has given is the limit.
     pub(super) fn has_room(&self, resource: &Resource, slots: Option<u32>) -> Result<bool, Stop> {
         let Some(slots) = slots else { return Ok(resource.taken == 0) };
         let agreed = self.taken_slots(resource)?.values().map(|slot| slot.slots).min();

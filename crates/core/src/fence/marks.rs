@@ -263,17 +263,17 @@ impl Fence {
         if let Some(entry) = self.marks.get_mut(key).filter(|entry| entry.mark.token == newest.token) {
             entry.read = entry.read.max(Some((asked, epoch)));
             entry.is_confirmed = true;
+            entry.history = epoch;
         }
-        self.is_present(key, newest.token);
+        self.slot_is_present(key, newest.token);
     }
 
-    /// The present history has given this token.
-    fn is_present(&mut self, key: &ResourceKey, token: Token) {
-        let epoch = self.epoch;
-        for key in [key, &key.whole()] {
-            if let Some(entry) = self.marks.get_mut(key).filter(|entry| entry.mark.token == token) {
-                entry.history = epoch;
-            }
+    /// The present history has given the token of a slot, which may be the newest of its resource.
+    fn slot_is_present(&mut self, key: &ResourceKey, token: Token) {
+        if key.is_slot()
+            && let Some(whole) = self.marks.get_mut(&key.whole()).filter(|entry| entry.mark.token == token)
+        {
+            whole.history = self.epoch;
         }
     }
 
@@ -294,11 +294,12 @@ impl Fence {
     pub fn learn(&mut self, key: &ResourceKey, mark: Mark) {
         self.raise(key, mark);
         let snapshot = self.snapshot;
+        let epoch = self.epoch;
         // A store that has less than was admitted is not believed: the mark stays, and admits nothing by the watch.
         if let Some(entry) = self.marks.get_mut(key).filter(|entry| entry.mark.token == mark.token) {
-            entry.snapshot = Some(snapshot);
+            (entry.snapshot, entry.history) = (Some(snapshot), epoch);
         }
-        self.is_present(key, mark.token);
+        self.slot_is_present(key, mark.token);
     }
 
     /// The watch tells that a resource was deleted: its mark stays, and admits nothing until there is news of it.

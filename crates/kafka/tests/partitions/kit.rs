@@ -199,7 +199,7 @@ impl Kit {
 
 fn producer(kafka: &Kafka) -> anyhow::Result<ThreadedProducer<DefaultProducerContext>> {
     let mut config = brokers(kafka).client().expect("good");
-    // No message is given up, which nobody would hear of: flush waits, and says so.
+    // A message that timed out would be lost silently. Without a timeout, `flush` reports what was not sent.
     config.set("linger.ms", "2").set("message.timeout.ms", "0");
     Ok(config.create()?)
 }
