@@ -146,8 +146,14 @@ type fence struct {
 	// formerFloor is as high as the marks of former histories that were dropped: the present history cannot tell what
 	// they were.
 	formerFloor uint64
-	marks       map[resourceKey]fenceEntry
-	snapshot    int
+	// formerExclusive is the highest token of former histories that was of an exclusive lease, or was restored and may
+	// have been. The present history may have lost that lease, so that its slots say nothing of it: those below are not
+	// admitted.
+	formerExclusive uint64
+	// restored is the highest token that was restored. Whether it was of an exclusive lease is not saved.
+	restored uint64
+	marks    map[resourceKey]fenceEntry
+	snapshot int
 	// whole is the number of the last whole snapshot, 0 if there is none.
 	whole     int
 	heads     []headAt
@@ -208,7 +214,7 @@ func (f *fence) newer(key resourceKey, known mark, token uint64, session string)
 		newest, isNewer = known.token, true
 	}
 	if key.isSlot() {
-		if exclusive := f.marks[key.whole()].exclusive; token < exclusive {
+		if exclusive := max(f.marks[key.whole()].exclusive, f.formerExclusive); token < exclusive {
 			newest, isNewer = max(newest, exclusive), true
 		}
 	}
@@ -352,6 +358,10 @@ func (f *fence) follow(epoch uint64) bool {
 	if epoch > f.epoch {
 		f.epoch = epoch
 		f.formerFloor = f.floor
+		f.formerExclusive = max(f.formerExclusive, f.restored)
+		for _, entry := range f.marks {
+			f.formerExclusive = max(f.formerExclusive, entry.exclusive)
+		}
 		f.whole, f.told, f.proven, f.heads = 0, nil, nil, nil
 		f.snapshot++
 		f.note(record{epoch: &epoch})
@@ -434,6 +444,7 @@ func (f *fence) restore(saved record) {
 	case saved.floor != nil:
 		f.floor = max(f.floor, *saved.floor)
 	case saved.key != nil:
+		f.restored = max(f.restored, saved.mark.token)
 		old, isKnown := f.marks[*saved.key]
 		_, raises := old.mark.raisedBy(saved.mark)
 		if !isKnown || raises {

@@ -156,6 +156,11 @@ export class Fence {
   isDenied = false;
   // As high as the marks of former histories that were dropped. The present history does not know what they were.
   private formerFloor = 0;
+  // The highest token of former histories that was of an exclusive lease, or was restored and may have been. The present
+  // history may have lost that lease, so that its slots say nothing of it: those below are not admitted.
+  private formerExclusive = 0;
+  // The highest token that was restored. Whether it was of an exclusive lease is not saved.
+  private restored = 0;
   private marks = new Map<string, Entry>();
   private snapshot = 0;
   private whole: number | undefined;
@@ -218,7 +223,8 @@ export class Fence {
       const isOther = token === mark.token && mark.session !== undefined && session !== undefined;
       if (token < mark.token || (isOther && mark.session !== session)) newest = mark.token;
     }
-    const exclusive = key.slot === undefined ? 0 : (this.marks.get(nameOf(wholeOf(key)))?.exclusive ?? 0);
+    if (key.slot === undefined) return newest;
+    const exclusive = Math.max(this.marks.get(nameOf(wholeOf(key)))?.exclusive ?? 0, this.formerExclusive);
     return token < exclusive ? later(newest, exclusive) : newest;
   }
 
@@ -333,6 +339,9 @@ export class Fence {
     if (epoch > this.epoch) {
       this.epoch = epoch;
       this.formerFloor = this.floor;
+      const exclusives = [...this.marks.values()].map((entry) => entry.exclusive);
+      const exclusive = exclusives.reduce((one, other) => Math.max(one, other), this.restored);
+      this.formerExclusive = Math.max(this.formerExclusive, exclusive);
       this.whole = this.seen = this.proven = undefined;
       this.heads.length = 0;
       this.snapshot += 1;
@@ -417,6 +426,7 @@ export class Fence {
     } else if ("floor" in record) {
       this.floor = Math.max(this.floor, record.floor);
     } else {
+      this.restored = Math.max(this.restored, record.mark.token);
       const name = nameOf(record.key);
       const old = this.marks.get(name);
       if (!old || raised(old.mark, record.mark)) {

@@ -117,6 +117,11 @@ class Fence:
         """The watch has told everything up to this revision; None while a snapshot is under way."""
         # As high as the marks of former histories that were dropped. The present history cannot tell what they were.
         self._former_floor = 0
+        # The highest token of former histories that was of an exclusive lease, or was restored and may have been. The
+        # present history may have lost that lease, so that its slots say nothing of it: those below are not admitted.
+        self._former_exclusive = 0
+        # The highest token that was restored. Whether it was of an exclusive lease is not saved.
+        self._restored = 0
         self._marks: dict[Key, _Entry] = {}
         self._snapshot = 0
         self._whole: int | None = None
@@ -166,9 +171,11 @@ class Fence:
             other = token == mark.token and None not in (mark.session, session) and mark.session != session
             if token < mark.token or other:
                 newer.append(mark.token)
-        whole = self._marks.get(_whole(key)) if _is_slot(key) else None
-        if whole is not None and token < whole.exclusive:
-            newer.append(whole.exclusive)
+        if _is_slot(key):
+            whole = self._marks.get(_whole(key))
+            exclusive = max(self._former_exclusive, 0 if whole is None else whole.exclusive)
+            if token < exclusive:
+                newer.append(exclusive)
         return max(newer, default=None)
 
     def _fails_open(self, key: Key, token: int, now: float) -> bool:
@@ -281,6 +288,8 @@ class Fence:
         if epoch > self.epoch:
             self.epoch = epoch
             self._former_floor = self.floor
+            exclusive = max((entry.exclusive for entry in self._marks.values()), default=0)
+            self._former_exclusive = max(self._former_exclusive, exclusive, self._restored)
             self._whole = self.told = self.proven = None
             self._heads.clear()
             self._snapshot += 1
@@ -351,6 +360,7 @@ class Fence:
         elif record.floor is not None:
             self.floor = max(self.floor, record.floor)
         elif record.key is not None and record.mark is not None:
+            self._restored = max(self._restored, record.mark.token)
             old = self._marks.get(record.key)
             if old is None or _raised(old.mark, record.mark) is not None:
                 self._marks[record.key] = _Entry(record.mark, 0, history=self.epoch)

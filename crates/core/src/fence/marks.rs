@@ -89,6 +89,11 @@ pub struct Fence {
     floor: Token,
     /// As high as the marks of former histories that were dropped. The present history cannot tell what they were.
     former_floor: Token,
+    /// The highest token of former histories that was of an exclusive lease, or was restored and may have been. The
+    /// present history may have lost that lease, so that its slots say nothing of it: those below are not admitted.
+    former_exclusive: Token,
+    /// The highest token that was restored. Whether it was of an exclusive lease is not saved.
+    restored: Token,
     epoch: u64,
     /// The snapshot that began last.
     snapshot: u64,
@@ -119,6 +124,8 @@ impl Fence {
             marks: HashMap::new(),
             floor: Token(0),
             former_floor: Token(0),
+            former_exclusive: Token(0),
+            restored: Token(0),
             epoch: 0,
             snapshot: 0,
             whole: None,
@@ -164,9 +171,10 @@ impl Fence {
         Some(if is_saved { Verdict::Admit } else { Verdict::Undecidable(Doubt::Unsaved) })
     }
 
-    /// Of a slot: the highest token that is known to be of an exclusive lease on its resource.
+    /// Of a slot: the highest token that is known to be of an exclusive lease on its resource, or may have been.
     fn fences_slot(&self, key: &ResourceKey) -> Option<Token> {
-        if key.is_slot() { self.marks.get(&key.whole()).map(|entry| entry.exclusive) } else { None }
+        let known = || self.marks.get(&key.whole()).map_or(Token(0), |entry| entry.exclusive);
+        key.is_slot().then(|| known().max(self.former_exclusive))
     }
 
     /// Whether a token is admitted without the store. That of a slot must be known to this gate, or as new as the
@@ -315,6 +323,8 @@ impl Fence {
         if epoch > self.epoch {
             self.epoch = epoch;
             self.former_floor = self.floor;
+            let exclusive = self.marks.values().map(|entry| entry.exclusive).max().unwrap_or_default();
+            self.former_exclusive = self.former_exclusive.max(exclusive).max(self.restored);
             (self.whole, self.told, self.proven) = (None, None, None);
             self.heads.clear();
             // What is told from now on is of the next snapshot.
@@ -405,6 +415,7 @@ impl Fence {
             MarkRecord::Floor(floor) => self.floor = self.floor.max(floor),
             MarkRecord::Mark(key, mark) => {
                 let history = self.epoch;
+                self.restored = self.restored.max(mark.token);
                 let entry = Entry { history, ..Entry::new(mark, 0) };
                 let kept = self.marks.entry(key).or_insert(entry);
                 if let Some(mark) = raised(kept.mark, mark) {
