@@ -156,8 +156,8 @@ export class Fence {
   isDenied = false;
   // As high as the marks of former histories that were dropped. The present history does not know what they were.
   private formerFloor = 0;
-  // The highest token of former histories that was of an exclusive lease, or was restored and may have been. The present
-  // history may have lost that lease, so that its slots say nothing of it: those below are not admitted.
+  // The highest token of former histories that was of an exclusive lease, or was restored and may have been. The
+  // present history may have lost that lease, so that its slots say nothing of it: those below are not admitted.
   private formerExclusive = 0;
   // The highest token that was restored. Whether it was of an exclusive lease is not saved.
   private restored = 0;

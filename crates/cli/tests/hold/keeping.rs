@@ -68,6 +68,7 @@ async fn a_time_a_process_and_a_signal_end_it_as_well() -> Result<()> {
     let mut signalled = keep(&server, "job/a")?;
     token(&mut signalled).await?;
     signalled.signal(Signal::TERM)?;
+    ensure!(signalled.next_line().await?.is_none(), "it has ended, and not because stdin was closed");
     assert_eq!(signalled.ended().await?.code, 143);
     ensure!(is_free(&server).await?, "released");
     let nobody = ask(&server, "lease keep job/a --pid 4194305").await?;
