@@ -233,7 +233,10 @@ impl Ledger {
         let new = resource.as_ref().map(Indexed::of).unwrap_or_default();
         if old != new {
             for id in old.leases.into_iter().flatten() {
-                self.leases.remove(&id);
+                // Absorbed in the order of keys, it may already be in another slot.
+                if self.leases.get(&id).is_some_and(|at| **at == *key) {
+                    self.leases.remove(&id);
+                }
             }
             for session in old.sessions.into_iter().flatten() {
                 self.attached.remove(&(session, shared.clone()));

@@ -1,7 +1,7 @@
 //! The ledger: what it finds, what it says has changed, and how stores load and take over its rows.
 
 use solehold_core::{
-    command::{Command, Over},
+    command::{Acquire, Command, Over},
     key::{HolderKey, RequestKey, ResourceKey},
     ledger::{Dirty, Ledger},
     record::Record,
@@ -9,7 +9,7 @@ use solehold_core::{
     time::{Revision, StoreTime},
 };
 
-use crate::common::{TENANT, World, document, holder, key, key_of, name, on};
+use crate::common::{TENANT, TTL_MS, World, document, holder, key, key_of, name, on};
 
 fn record() -> Record {
     Record { collection: name("keys"), id: name("k"), document: document("[1]") }
@@ -147,6 +147,23 @@ fn another_ledger_takes_over_what_changed_and_what_is_gone() {
     assert_eq!(copy, w.state);
     assert!(copy.record(&name("keys"), &name("k")).is_none() && copy.requests().next().is_none());
     assert!(copy.resources().next().is_none() && copy.holders().next().is_none());
+}
+
+/// The same command, decided again after its lease has ended, may find another slot.
+#[test]
+fn a_lease_that_comes_back_in_another_slot_is_found_there() {
+    let mut w = World::new();
+    let mut ask = |who: &str| Command::Acquire(Acquire { slots: Some(2), ..w.asks(who, "pool") });
+    let asks = [ask("ann"), ask("bob")];
+    asks.iter().for_each(|ask| drop(w.told(ask.clone())));
+    let mut copy = w.state.clone();
+    w.state.take_dirty();
+    w.wait(TTL_MS);
+    w.told(asks[1].clone()).says("granted #5 for 10000 ms", "lease_expired lease_expired lease_acquired");
+    let dirty = w.state.take_dirty();
+    copy.absorb(&w.state, &dirty);
+    let bobs = w.state.resources().find_map(|r| Some(r.lease.as_ref()?.id)).expect("a lease");
+    assert_eq!(copy.resource_of(bobs).map(|at| at.slot), Some(1));
 }
 
 #[test]
