@@ -22,7 +22,8 @@ fn is_commit(text: &str) -> bool {
 
 /// The commit that HEAD is at.
 fn read_commit() -> Option<String> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2)?;
+    let package = PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR")?);
+    let root = package.ancestors().nth(2)?;
     let git = git_folder(&root.join(".git"))?;
     let head = read(&git.join("HEAD"))?;
     let Some(branch) = head.strip_prefix("ref: ") else { return Some(head) };

@@ -12,8 +12,9 @@ use solehold_fuzz::{TARGETS, Target};
 const MUTATIONS: usize = 2_000;
 const LENGTH_MAX: usize = 4 << 10;
 
+/// Cargo runs a test in the folder of its package.
 fn inputs(target: Target) -> Vec<Vec<u8>> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("inputs").join(target.name);
+    let folder = Path::new("inputs").join(target.name);
     let mut files: Vec<_> = fs::read_dir(&folder)
         .expect("a folder of inputs")
         .map(|entry| entry.expect("a file").path())

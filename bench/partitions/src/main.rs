@@ -6,7 +6,6 @@
 //! PostgreSQL syncs every commit; Redis keeps everything in memory.
 
 use std::{
-    path::Path,
     process::Command,
     sync::Arc,
     time::{Duration, Instant},
@@ -22,7 +21,7 @@ use solehold_sql::{
     inbox::{Inbox, Key, Mark, Marked, PayloadHash},
     partitions::{Partitions, Tenure},
 };
-use solehold_testkit::{Kafka, Postgres, Program, Redis, python, wait_for};
+use solehold_testkit::{Kafka, Postgres, Program, Redis, package_file, python, wait_for};
 use tokio::sync::watch;
 use tokio_postgres::{NoTls, types::Type};
 
@@ -119,7 +118,7 @@ fn command(number: usize) -> String {
 async fn check_work_mark(kafka: &Kafka, redis: &Redis, count: usize) -> Result<f64> {
     let script = "../../examples/orchestrator/control/check_work_mark.py";
     let mut command = Command::new(python("peers")?);
-    command.args(["-W", "ignore"]).arg(Path::new(env!("CARGO_MANIFEST_DIR")).join(script));
+    command.args(["-W", "ignore"]).arg(package_file(script));
     command.args(["--brokers", kafka.address(), "--redis", &format!("redis://{}/0", redis.address())]);
     let api_version = kafka.broker_version().map_or("auto", |_| "0.9");
     command.args(["--topic", TOPIC, "--api-version", api_version, "--count", &count.to_string()]);

@@ -13,10 +13,12 @@ use std::{
 use anyhow::{Context, Result, anyhow, ensure};
 use common::{BINARY, SOON, server, write};
 use serde_json::{Value, json};
-use solehold_testkit::{Program, TempDir, free_port, metrics_exported, metrics_named, wait_for};
+use solehold_testkit::{
+    Program, TempDir, free_port, metrics_exported, metrics_named, package_file, wait_for,
+};
 
 fn deploy() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy")
+    package_file("../../deploy")
 }
 
 /// The files of a folder whose names end so.

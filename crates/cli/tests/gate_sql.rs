@@ -6,7 +6,7 @@ use std::process::Stdio;
 
 use anyhow::{Context, Result, ensure};
 use common::{command, run};
-use solehold_testkit::{Postgres, python};
+use solehold_testkit::{Postgres, package_file, python};
 use tokio::{io::AsyncWriteExt, process::Command};
 use tokio_postgres::{Client, NoTls};
 
@@ -124,10 +124,10 @@ async fn the_recipe_in_python_is_refused_under_an_old_token() -> Result<()> {
     let (url, client) = tracks().await?;
     applied(&url, "--table app.tracks --kind scene --column scene_id").await?;
     let python = python("recipes")?;
-    let recipe = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/gates/recipes/fenced.py");
+    let recipe = package_file("../../examples/gates/recipes/fenced.py");
     let write = async |token: &str, positions: &str| -> Result<(Option<i32>, String)> {
         let mut command = Command::new(&python);
-        command.arg(recipe).args([&url, "lobby", token, positions]).kill_on_drop(true);
+        command.arg(&recipe).args([&url, "lobby", token, positions]).kill_on_drop(true);
         let output = command.output().await?;
         ensure!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
         Ok((output.status.code(), String::from_utf8(output.stdout)?))

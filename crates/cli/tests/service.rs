@@ -12,7 +12,7 @@ use anyhow::{Context, Result, ensure};
 use common::{BINARY, SOON, ask, command, ran, server, write};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
-use solehold_testkit::{Kafka, Mosquitto, Postgres, TempDir, free_port, wait_for};
+use solehold_testkit::{Kafka, Mosquitto, Postgres, TempDir, free_port, package_file, wait_for};
 use tokio::{
     net::UnixDatagram,
     process::{Child, Command},
@@ -307,7 +307,7 @@ async fn a_key_may_be_in_a_file() -> Result<()> {
 
 /// The folder of the units.
 fn units() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/systemd")
+    package_file("../../deploy/systemd")
 }
 
 /// A unit as it is, but for the path of the program, which is not installed here.

@@ -2,12 +2,12 @@
 
 mod common;
 
-use std::{collections::BTreeSet, path::Path, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use common::{Behind, PATIENCE, Sort};
 use serde_json::json;
 use solehold_client::{Cluster, ClusterConfig, ClusterError, Lost, Metrics, SessionLocksConfig};
-use solehold_testkit::wait_for;
+use solehold_testkit::{package_file, wait_for};
 
 /// What becomes of a gateway that starts alone, and of a second one of the same configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -96,7 +96,7 @@ async fn every_combination_alone_and_beside_another() {
 
 #[test]
 fn the_guide_has_the_same_table() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/guides/cluster.md");
+    let path = package_file("../../docs/guides/cluster.md");
     let guide = std::fs::read_to_string(path).expect("the guide");
     for ([enabled, allow, locks], [alone, second]) in TABLE {
         let row = format!("| {enabled} | {allow} | {locks} | {} | {} |", alone.in_words(), second.in_words());

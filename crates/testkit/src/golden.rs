@@ -2,14 +2,14 @@
 
 use std::{collections::BTreeMap, fs, path::PathBuf};
 
+use crate::package_file;
+
 /// The command that writes what a test found to be stale.
 const UPDATE: &str = "make reference";
 
-/// The folder of the documents: as cargo says it now, since a test may have been built for another clone.
+/// The folder of the documents.
 pub fn docs() -> PathBuf {
-    let package =
-        std::env::var("CARGO_MANIFEST_DIR").unwrap_or_else(|_| env!("CARGO_MANIFEST_DIR").to_owned());
-    PathBuf::from(package).join("../../docs")
+    package_file("../../docs")
 }
 
 /// Compares a file of `docs/` with what the code makes; with `SOLEHOLD_UPDATE_GOLDEN` it is written first.

@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use solehold_testkit::{FakeClock, Solehold, SoleholdBuilder, TempDir, free_port, wait_for};
+use solehold_testkit::{FakeClock, Solehold, SoleholdBuilder, TempDir, free_port, package_file, wait_for};
 
 const SOON: Duration = Duration::from_secs(30);
 
 fn fake() -> SoleholdBuilder {
-    Solehold::builder().binary(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fake_solehold.sh"))
+    Solehold::builder().binary(package_file("tests/fake_solehold.sh"))
 }
 
 async fn wait_for_log(server: &Solehold, words: &str) -> Result<()> {

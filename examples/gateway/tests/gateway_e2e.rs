@@ -21,7 +21,7 @@ use std::{
 use rand::RngExt;
 use reqwest::{Client, StatusCode};
 use serde_json::{Value, json};
-use solehold_testkit::{Postgres, Program, Solehold, wait_for};
+use solehold_testkit::{Postgres, Program, Solehold, package_file, wait_for};
 use tokio::task::JoinSet;
 
 const SESSIONS: usize = 100;
@@ -69,7 +69,7 @@ impl Fleet {
     /// Built first, as `examples/gateway-go/build` does it.
     async fn in_go(database: &str) -> Self {
         let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("gateway-go");
-        let build = Path::new(env!("CARGO_MANIFEST_DIR")).join("../gateway-go/build");
+        let build = package_file("../gateway-go/build");
         let built = Command::new(build).arg(&program).output().expect("the script runs");
         assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
         let mut fleet = Self::new(program, database);

@@ -1,6 +1,7 @@
 //! The workers in `examples/workers` do what they show.
 
 use anyhow::Result;
+use solehold_testkit::package_file;
 
 use crate::{
     common::server,
@@ -8,7 +9,7 @@ use crate::{
 };
 
 fn example(name: &str) -> String {
-    format!("{}/../../examples/workers/{name}", env!("CARGO_MANIFEST_DIR"))
+    package_file("../../examples/workers").join(name).display().to_string()
 }
 
 #[tokio::test]

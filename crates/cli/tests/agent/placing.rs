@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use reqwest::Method;
 use serde_json::{Value, json};
-use solehold_testkit::{Solehold, wait_for};
+use solehold_testkit::{Solehold, package_file, wait_for};
 
 use crate::{
     common::{SOON, server},
@@ -16,7 +16,8 @@ const TOP: &str = "lease_ttl_seconds: 60\nmax_workers: 2\nmax_resources_per_work
 
 /// A worker that counts, and says under which token.
 fn counting() -> String {
-    let worker = format!("{}/../../examples/workers/worker.py", env!("CARGO_MANIFEST_DIR"));
+    let worker = package_file("../../examples/workers/worker.py");
+    let worker = worker.display();
     format!("  command: [python3, {worker}]\n  protocol: required\n  env: {{WORK_EVERY_SECONDS: '0.1'}}\n")
 }
 

@@ -4,11 +4,9 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
-use solehold_testkit::{Program, Solehold, TempDir};
+use solehold_testkit::{Program, Solehold, TempDir, package_file};
 
 use crate::common::{Ran, ask, ask_args, command, ran, server, write};
-
-const MANAGER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/moving/manager.py");
 
 async fn import(server: &Solehold, arguments: &[&str]) -> Result<Ran> {
     ask_args(server, ["admin", "import"].iter().chain(arguments)).await
@@ -44,7 +42,7 @@ async fn cameras_and_zones_come_from_a_rest_api_page_by_page() -> Result<()> {
     write(folder.path(), "cameras.json", &json!(cameras).to_string())?;
     write(folder.path(), "zones.json", &json!([zone(8), zone(9)]).to_string())?;
     let mut python = Command::new("python3");
-    python.arg("-B").arg(MANAGER).arg(folder.path());
+    python.arg("-B").arg(package_file("tests/moving/manager.py")).arg(folder.path());
     let manager = Program::start("manager", &python, "lists at ").await?;
     let base = format!("{}/api/v1/tenants/acme/sites/north", manager.said());
     let of_cameras = format!("{base}/cameras/");

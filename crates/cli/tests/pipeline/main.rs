@@ -6,10 +6,8 @@ mod common;
 
 use anyhow::{Result, ensure};
 use common::{ask, ran, server};
-use solehold_testkit::{Postgres, SoleholdBuilder};
+use solehold_testkit::{Postgres, SoleholdBuilder, package_file};
 use tokio::process::Command;
-
-const CLIENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/pipeline/client.py");
 
 /// A life without a key, and another one with a key of the tenant.
 async fn lives(builder: SoleholdBuilder) -> Result<()> {
@@ -21,7 +19,7 @@ async fn lives(builder: SoleholdBuilder) -> Result<()> {
 
 async fn life(url: &str, key: Option<&str>) -> Result<()> {
     let mut client = Command::new("python3");
-    client.args(["-B", CLIENT, url]).args(key).kill_on_drop(true);
+    client.arg("-B").arg(package_file("tests/pipeline/client.py")).arg(url).args(key).kill_on_drop(true);
     let lived = ran(client).await?;
     ensure!(lived.code == Some(0), "with a key: {}: {}{}", key.is_some(), lived.stdout, lived.stderr);
     Ok(())

@@ -1,17 +1,13 @@
 //! Two servers over one PostgreSQL, four agents, and what can be done to them.
 
-use std::{
-    fs,
-    net::SocketAddr,
-    path::{Path, PathBuf},
-    process::Command,
-    time::Duration,
-};
+use std::{fs, net::SocketAddr, path::PathBuf, process::Command, time::Duration};
 
 use anyhow::{Context, Result, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 use solehold_clock::BootTime;
-use solehold_testkit::{Postgres, Program, Solehold, SoleholdBuilder, TempDir, free_port, wait_for};
+use solehold_testkit::{
+    Postgres, Program, Solehold, SoleholdBuilder, TempDir, free_port, package_file, wait_for,
+};
 use uuid::Uuid;
 
 use crate::{
@@ -82,7 +78,7 @@ impl World {
     }
 
     fn agent(&self, name: &str, ttl: Duration) -> Result<Agent> {
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/storm/worker.py");
+        let script = package_file("tests/storm/worker.py");
         let text = format!(
             "runner_id: {name}\nserver: {servers:?}\nplacement: assigned\n\
              lease_ttl_seconds: {ttl}\nheartbeat_interval_seconds: 2\nlease_retry_interval_seconds: 1\n\

@@ -1,7 +1,6 @@
 //! Tasks, what was reported of them, and Celery's workers.
 
 use std::{
-    path::Path,
     process::Command,
     sync::{
         Arc, Mutex, PoisonError,
@@ -20,7 +19,7 @@ use solehold_orchestrator::{
         task::{Report, ReportKind, Task, TaskId},
     },
 };
-use solehold_testkit::{Program, python, wait_for};
+use solehold_testkit::{Program, package_file, python, wait_for};
 use tokio::task::JoinSet;
 
 /// Long enough for anything that a busy machine does.
@@ -153,7 +152,7 @@ impl Worker {
     }
 
     pub async fn start(&self) -> Result<Program> {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/dispatch");
+        let folder = package_file("tests/dispatch");
         let mut command = Command::new(python("peers")?);
         command.args(["-m", "celery", "--workdir"]).arg(folder);
         command.args(["-A", "worker", "worker", "--concurrency", "1", "--loglevel", "info"]);

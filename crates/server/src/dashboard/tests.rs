@@ -49,7 +49,7 @@ fn the_list_has_every_file_of_the_folder() {
             }
         }
     }
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/dashboard/files");
+    let root = solehold_testkit::package_file("src/dashboard/files");
     let mut found = BTreeSet::new();
     collect(&root, &root, &mut found);
     assert_eq!(all().map(|file| file.name.to_owned()).collect::<BTreeSet<_>>(), found);

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 type Found = Vec<(usize, String)>;
 type Rule = fn(&Source) -> Found;
 
-const RULES: [Rule; 8] = [
+const RULES: [Rule; 9] = [
     clock_reads,
     unwraps,
     domain_words_in_core,
@@ -24,6 +24,7 @@ const RULES: [Rule; 8] = [
     sleeps_in_tests,
     channels_without_bound,
     meaning_in_sentences,
+    compiled_in_folders,
     unfinished,
 ];
 
@@ -138,6 +139,14 @@ fn meaning_in_sentences(source: &Source) -> Found {
         return Vec::new();
     }
     source.find(Side::Product, &needles, "give the error a type or a field, and look at that")
+}
+
+/// Clones that share a target folder run each other's binaries.
+fn compiled_in_folders(source: &Source) -> Found {
+    let named = concat!("env!(\"CARGO_", "MANIFEST_DIR\")");
+    let lines = (1..).zip(source.text.lines()).filter(|(_, line)| line.contains(named));
+    let advice = "ask where the package is when it runs: `solehold_testkit::package_file`";
+    lines.map(|(number, _)| (number, advice.to_owned())).collect()
 }
 
 /// What is not done is an issue, not a line of code.
@@ -319,11 +328,10 @@ fn block_comment_length(rest: &str) -> usize {
     rest.len()
 }
 
-/// The folder of the workspace: as cargo says it now, since a test may have been built for another clone.
+/// The folder of the workspace. Cargo runs a test in the folder of its package.
 fn repository() -> PathBuf {
-    let package =
-        std::env::var("CARGO_MANIFEST_DIR").unwrap_or_else(|_| env!("CARGO_MANIFEST_DIR").to_owned());
-    Path::new(&package).ancestors().nth(2).expect("a crate stands two levels below the root").to_owned()
+    let package = std::env::current_dir().expect("a working folder");
+    package.ancestors().nth(2).expect("a crate stands two levels below the root").to_owned()
 }
 
 /// Every file of ours whose name ends in one of `endings`, in order; a folder named `target` or with a dot holds none.

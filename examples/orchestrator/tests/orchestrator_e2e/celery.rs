@@ -1,12 +1,12 @@
 //! The same pipeline with Celery's own workers: the example's files, as its users run them.
 
-use std::{fs, path::Path, process::Command};
+use std::{fs, process::Command};
 
 use anyhow::{Context, Result, ensure};
 use rdkafka::producer::{FutureProducer, FutureRecord};
 use serde_json::{Value, json};
 use solehold_testkit::{
-    Kafka, Postgres, Program, RabbitMq, Redis, Solehold, TempDir, free_port, python, wait_for,
+    Kafka, Postgres, Program, RabbitMq, Redis, Solehold, TempDir, free_port, package_file, python, wait_for,
 };
 use tokio_postgres::Client;
 
@@ -60,7 +60,8 @@ impl Pipeline {
 
     async fn worker(&self, name: &str, step_s: u32, transport_options: Value) -> Result<Program> {
         let mut command = Command::new(python("peers")?);
-        command.args(["-m", "celery", "--workdir", env!("CARGO_MANIFEST_DIR"), "-A", "worker", "worker"]);
+        command.args(["-m", "celery", "--workdir"]).arg(package_file(""));
+        command.args(["-A", "worker", "worker"]);
         command.args(["--pool", "solo", "--loglevel", "info", "--hostname", &format!("{name}@test")]);
         command.env("BROKER", &self.broker).env("PYTHONDONTWRITEBYTECODE", "1");
         command.env("STEP_S", step_s.to_string()).env("TRANSPORT_OPTIONS", transport_options.to_string());
@@ -70,7 +71,7 @@ impl Pipeline {
     /// Creates a job by the example's own producer.
     fn produce(&self, match_id: &str) -> Result<()> {
         let mut command = Command::new(python("peers")?);
-        command.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("produce.py"));
+        command.arg(package_file("produce.py"));
         command.args(["--brokers", self.kafka.address(), "--api-version", api_version(&self.kafka)]);
         command.args(["--organization", "acme"]);
         let output = command.args(["--match", match_id, "a.mp4"]).output()?;

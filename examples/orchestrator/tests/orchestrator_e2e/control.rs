@@ -1,11 +1,11 @@
 //! The control: check, work, mark, commit, under the same kills. It does work twice, and drops a command.
 
-use std::{path::Path, process::Command};
+use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use rdkafka::producer::{FutureProducer, FutureRecord};
 use serde_json::json;
-use solehold_testkit::{Kafka, Program, Redis, python, wait_for};
+use solehold_testkit::{Kafka, Program, Redis, package_file, python, wait_for};
 
 use crate::broker::{PATIENCE, api_version, client};
 
@@ -25,7 +25,7 @@ impl Control {
     }
 
     pub async fn start(&self, more: &[&str]) -> Result<Program> {
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("control/check_work_mark.py");
+        let script = package_file("control/check_work_mark.py");
         let mut command = Command::new(python("peers")?);
         command.args(["-W", "ignore"]).arg(script);
         command.args(["--brokers", self.kafka.address(), "--topic", &self.topic]);

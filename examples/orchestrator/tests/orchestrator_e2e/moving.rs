@@ -4,7 +4,6 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
-    path::Path,
     process::Command,
     sync::{
         Arc,
@@ -20,7 +19,9 @@ use rdkafka::{
     producer::{FutureProducer, FutureRecord},
 };
 use serde_json::{Value, json};
-use solehold_testkit::{Kafka, Postgres, Program, Redis, Solehold, TempDir, free_port, python, wait_for};
+use solehold_testkit::{
+    Kafka, Postgres, Program, Redis, Solehold, TempDir, free_port, package_file, python, wait_for,
+};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{TcpListener, TcpStream},
@@ -195,7 +196,7 @@ impl Move {
 
     /// A pod of the other system.
     async fn other(&self, more: &[&str]) -> Result<Program> {
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("control/check_work_mark.py");
+        let script = package_file("control/check_work_mark.py");
         let mut command = Command::new(python("peers")?);
         command.args(["-W", "ignore"]).arg(script).args([
             "--brokers",

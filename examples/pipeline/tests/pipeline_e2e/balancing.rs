@@ -1,12 +1,12 @@
 //! How long it takes to share out work when the fleet doubles.
 
-use std::{fs, path::Path, process::Command, time::Instant};
+use std::{fs, process::Command, time::Instant};
 
 use anyhow::{Context, Result};
 use futures_util::future::try_join_all;
 use reqwest::Client;
 use serde_json::{Value, json};
-use solehold_testkit::{Program, Solehold, TempDir, wait_for};
+use solehold_testkit::{Program, Solehold, TempDir, package_file, wait_for};
 
 use crate::world::PATIENCE;
 
@@ -30,7 +30,7 @@ impl Fleet {
 
     /// Starts agents whose one worker each speaks and prepares, until there are this many.
     async fn grow(&mut self, to: usize) -> Result<()> {
-        let worker = Path::new(env!("CARGO_MANIFEST_DIR")).join("../workers/worker.py");
+        let worker = package_file("../workers/worker.py");
         let mut commands = Vec::new();
         for number in self.agents.len()..to {
             let text = format!(

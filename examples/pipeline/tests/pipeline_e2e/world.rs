@@ -4,7 +4,6 @@ use std::{
     collections::BTreeMap,
     fs,
     net::SocketAddr,
-    path::Path,
     process::{Command, Output},
     time::{Duration, Instant},
 };
@@ -14,7 +13,7 @@ use reqwest::{Client, Method};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use solehold_testkit::{
-    Postgres, Program, Proxy, RabbitMq, Solehold, SoleholdBuilder, TempDir, free_port, wait_for,
+    Postgres, Program, Proxy, RabbitMq, Solehold, SoleholdBuilder, TempDir, free_port, package_file, wait_for,
 };
 use tokio::sync::Mutex;
 
@@ -191,7 +190,7 @@ impl World {
         self.keys.lock().await.insert(name.to_owned(), key.clone());
         let folder = TempDir::new()?;
         let metrics_port = free_port()?;
-        let worker = Path::new(env!("CARGO_MANIFEST_DIR")).join("worker.py");
+        let worker = package_file("worker.py");
         let template = folder.path().join("shard.yaml");
         fs::write(&template, format!("model: {MODEL}\nrunner_id: not this one\n"))?;
         let text = format!(

@@ -10,7 +10,7 @@ use std::time::Duration;
 use futures_util::{StreamExt, stream};
 use payments::chain::{Fate, PAID_WITHIN_BLOCKS};
 use serde_json::{Value, json};
-use solehold_testkit::{Program, python, wait_for};
+use solehold_testkit::{Program, package_file, python, wait_for};
 use tokio_postgres::{Client, NoTls, error::SqlState};
 
 pub const BLOCK_MS: u64 = 250;
@@ -65,7 +65,7 @@ impl Worker {
             Self::Old => "old_worker.py",
         };
         let mut command = Command::new(python("recipes").unwrap());
-        command.arg(format!("{}/python/{script}", env!("CARGO_MANIFEST_DIR")));
+        command.arg(package_file("python").join(script));
         command.args(["--database-url", url, "--node-url", &format!("{api}/node")]);
         command.env("PYTHONDONTWRITEBYTECODE", "1");
         command

@@ -3,13 +3,12 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    path::PathBuf,
     process::Command,
 };
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
-use solehold_testkit::{Mosquitto, Program, Solehold, TempDir, wait_for};
+use solehold_testkit::{Mosquitto, Program, Solehold, TempDir, package_file, wait_for};
 
 use crate::world::{Inbox, Kind, PATIENCE, Server, consume, scene, tracker};
 
@@ -47,7 +46,7 @@ impl Partitions {
         }
         let path = self.folder.path().join(format!("static-{number}.json"));
         std::fs::write(&path, json!({ "scenes": self.lists[number] }).to_string())?;
-        let script = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/tracker_e2e/static_tracker.py");
+        let script = package_file("tests/tracker_e2e/static_tracker.py");
         let mut python = Command::new("python3");
         python.arg("-B").arg(script).args([&self.broker, &format!("static-{number}")]).arg(path);
         self.running[number] = Some(Program::start("static tracker", &python, "static-").await?);

@@ -3,7 +3,6 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::SocketAddr,
-    path::Path,
     process::Command,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
@@ -13,7 +12,7 @@ use anyhow::{Context, Result, ensure};
 use reqwest::Client;
 use rumqttc::{AsyncClient, Event, Incoming, MqttOptions, PublishOptions, QoS};
 use serde_json::{Value, json};
-use solehold_testkit::{Mosquitto, Program, Solehold, TempDir, free_port, wait_for};
+use solehold_testkit::{Mosquitto, Program, Solehold, TempDir, free_port, package_file, wait_for};
 use tokio::{sync::watch, task::JoinSet};
 
 /// Long enough for anything that a busy machine does.
@@ -189,7 +188,7 @@ pub fn program(kind: Kind) -> Command {
         Kind::Rust => Command::new(env!("CARGO_BIN_EXE_tracker")),
         Kind::Python => {
             let mut python = Command::new("python3");
-            python.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tracker.py"));
+            python.arg(package_file("tracker.py"));
             python
         }
     };
