@@ -1,5 +1,6 @@
 """Checks what is in deploy/: see scripts/check-deploy."""
 
+import json
 import re
 import subprocess
 import sys
@@ -7,6 +8,8 @@ from pathlib import Path
 
 import kubernetes_validate
 import yaml
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
 
 ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "deploy/kubernetes/chart"
@@ -181,6 +184,18 @@ def check_compose(name):
     return len(services)
 
 
+def check_bill(version):
+    """The bill of materials keeps to its format, and is the same each time."""
+    command = [ROOT / "scripts/bill-of-materials", "kafka", version]
+    first, second = (subprocess.run(command, check=True, capture_output=True, text=True).stdout for _ in range(2))
+    expect(first == second, "two bills of materials of one lock file differ")
+    odd = JsonStrictValidator(SchemaVersion.V1_6).validate_str(first)
+    expect(odd is None, f"the bill of materials is not CycloneDX 1.6: {odd}")
+    crates = [part["name"] for part in json.loads(first)["components"]]
+    expect({"solehold-core", "tokio", "rustls"} <= set(crates), f"the bill of materials names only {crates}")
+    return len(crates)
+
+
 def main():
     helm("lint", "--strict", CHART)
     values = yaml.safe_load((CHART / "values.yaml").read_text())
@@ -198,11 +213,13 @@ def main():
     expect(chart["appVersion"] == version, f"Chart.yaml is of version {chart['appVersion']}, and Cargo.toml of {version}")
     examples = sorted(file.name for file in COMPOSE.glob("*.yaml") if "name" in yaml.safe_load(file.read_text()))
     services = sum(check_compose(name) for name in examples)
+    crates = check_bill(version)
     for problem in problems:
         print(problem, file=sys.stderr)
     if problems:
         sys.exit(1)
     print(f"{count} rendered documents and {services} services of {len(examples)} compose files are in order")
+    print(f"the bill of materials names {crates} crates")
 
 
 main()
