@@ -10,9 +10,10 @@ fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     let commit = std::env::var("SOLEHOLD_COMMIT").ok().or_else(read_commit);
     let version = env!("CARGO_PKG_VERSION");
+    // `cargo run` hands this variable to the program, which warns of those beginning with SOLEHOLD that it does not know.
     match commit.filter(|commit| is_commit(commit)) {
-        Some(commit) => println!("cargo::rustc-env=SOLEHOLD_VERSION={version} (commit {})", &commit[..12]),
-        None => println!("cargo::rustc-env=SOLEHOLD_VERSION={version}"),
+        Some(commit) => println!("cargo::rustc-env=BUILT_VERSION={version} (commit {})", &commit[..12]),
+        None => println!("cargo::rustc-env=BUILT_VERSION={version}"),
     }
 }
 

@@ -42,7 +42,7 @@ use crate::{
 };
 
 /// The version, and the commit that it was built from where that is known.
-const VERSION: &str = env!("SOLEHOLD_VERSION");
+const VERSION: &str = env!("BUILT_VERSION");
 
 /// Leases with fencing tokens: every piece of work has exactly one owner
 #[derive(Debug, Parser)]

@@ -62,7 +62,7 @@ fn config(
     let resource = vec![
         ("service.name", read("OTEL_SERVICE_NAME").unwrap_or_else(|| service.to_owned())),
         ("service.instance.id", node.to_owned()),
-        ("service.version", env!("SOLEHOLD_VERSION").to_owned()),
+        ("service.version", env!("BUILT_VERSION").to_owned()),
     ];
     Ok(Some(ExportConfig { endpoint, headers: parse_headers(headers.as_deref())?, resource, sampler }))
 }

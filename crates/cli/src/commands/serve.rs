@@ -192,7 +192,13 @@ async fn start(settings: Settings, manager: &ServiceManager) -> CommandResult<Ru
         }
     };
     let running = started.map_err(|error| refused(error, &store))?;
-    tracing::info!(version = env!("SOLEHOLD_VERSION"), url = running.url(), %store, found, "listening");
+    tracing::info!(
+        version = env!("BUILT_VERSION"),
+        url = running.url(),
+        store = store.to_string(),
+        found,
+        "listening"
+    );
     let listening = format!("listening on {} ({store}; {found})", running.url());
     output::say(format!("solehold {listening}"));
     manager.ready(&listening);
