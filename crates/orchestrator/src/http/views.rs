@@ -22,6 +22,8 @@ pub fn summary(job: &JobSummary) -> Value {
         "progress": job.progress,
         "reason": job.reason,
         "partition": job.partition,
+        "epoch": job.epoch,
+        "attempts": job.attempts,
         "created_at": time(job.created_ms),
         "finished_at": job.finished_ms.and_then(time),
     })

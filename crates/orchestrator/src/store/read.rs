@@ -18,6 +18,10 @@ use crate::store::{
 pub struct JobSummary {
     pub id: String,
     pub partition: i32,
+    /// The present epoch of the partition.
+    pub epoch: Option<i64>,
+    /// The highest attempt of its stages.
+    pub attempts: i32,
     pub key: String,
     pub labels: Labels,
     pub state: JobState,
@@ -64,9 +68,12 @@ impl Store {
         let of_state = if state.is_some() { "state = $1" } else { "$1::text IS NULL" };
         let read = format!(
             "SELECT job_id, partition, key, labels, state, reason, created_ms, finished_ms, \
-             (SELECT coalesce(avg(progress), 0) FROM {} AS s WHERE s.job_id = j.job_id) \
-             FROM {} AS j WHERE {of_state} AND job_id > $2 ORDER BY job_id LIMIT $3",
+             (SELECT coalesce(avg(progress), 0) FROM {0} AS s WHERE s.job_id = j.job_id), \
+             (SELECT coalesce(max(attempt), 0) FROM {0} AS s WHERE s.job_id = j.job_id), \
+             (SELECT max(epoch) FROM {1} AS p WHERE p.partition = j.partition) \
+             FROM {2} AS j WHERE {of_state} AND job_id > $2 ORDER BY job_id LIMIT $3",
             self.table("stages"),
+            self.table("partitions"),
             self.table("jobs"),
         );
         let parameters: [(&(dyn ToSql + Sync), Type); 3] =
@@ -83,6 +90,8 @@ impl Store {
                 created_ms: row.get(6),
                 finished_ms: row.get(7),
                 progress: row.get(8),
+                attempts: row.get(9),
+                epoch: row.get(10),
             })
         };
         rows.iter().map(summary).collect()
