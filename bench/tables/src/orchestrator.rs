@@ -249,7 +249,8 @@ async fn operators(watch: &mut Watch, store: &Store) -> Result<()> {
         watch.step("list jobs", async { Ok(store.list_jobs(state, after, limit).await?) }).await?;
     }
     watch.step("show a job", async { Ok(store.job("job-77").await?) }).await?;
-    watch.step("list letters", async { Ok(store.list_dead_letters(&client, None, limit).await?) }).await?;
+    let letters = async { Ok(store.list_dead_letters(&client, None, limit, true).await?) };
+    watch.step("list letters", letters).await?;
     let id = DeadLetterId { partition: 11, generation: 0, position: 47 };
     watch.step("show a letter", async { Ok(store.dead_letter(&client, id).await?) }).await?;
     for (partition, key) in [(11, "org:m-59"), (10, "org:parked")] {

@@ -265,12 +265,13 @@ async fn report(State(shared): State<Shared>, body: Result<Bytes, BytesRejection
 }
 
 async fn list_letters(State(shared): State<Shared>, asked: QueryParameters) -> ApiResult {
-    let asked = asked.only(&PAGE)?;
+    let asked = asked.only(&["payload", PAGE[0], PAGE[1]])?;
+    let with_payload = asked.one_of("payload", &[true, false], |is| if is { "true" } else { "false" })?;
     let after = asked.text("after").map(letter_id).transpose()?;
     let limit = asked.limit()?;
     let store = shared.orchestrator.store();
     let client = store.pool.get().await?;
-    let letters = store.list_dead_letters(&client, after, limit).await?;
+    let letters = store.list_dead_letters(&client, after, limit, with_payload.unwrap_or(true)).await?;
     let next = next(&letters, limit, |letter| letter.id.to_string());
     let letters: Vec<Value> = letters.iter().map(views::letter).collect();
     Ok(Json(json!({ "letters": letters, "next": next })).into_response())

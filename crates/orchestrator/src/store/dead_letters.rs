@@ -236,15 +236,18 @@ impl Store {
         client.query_typed(&read, &parameters).await?.iter().map(letter_of).collect()
     }
 
-    /// Unresolved dead letters of all partitions, after this id.
+    /// Unresolved dead letters of all partitions, after this id; without their payloads, if they are not wanted.
     pub async fn list_dead_letters(
         &self,
         client: &Client,
         after: Option<DeadLetterId>,
         limit: i64,
+        with_payload: bool,
     ) -> Result<Vec<DeadLetter>, Error> {
+        let columns =
+            if with_payload { COLUMNS.to_owned() } else { COLUMNS.replace("payload", "NULL::bytea") };
         let read = format!(
-            "SELECT {COLUMNS} FROM {} WHERE resolved_ms IS NULL AND (partition, generation, position) > ($1, $2, $3) \
+            "SELECT {columns} FROM {} WHERE resolved_ms IS NULL AND (partition, generation, position) > ($1, $2, $3) \
              ORDER BY partition, generation, position LIMIT $4",
             self.table("letters")
         );

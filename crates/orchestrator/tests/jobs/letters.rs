@@ -17,7 +17,7 @@ use crate::kit::{Kit, PATIENCE, stage};
 /// Letters that nobody has decided on.
 pub async fn letters(kit: &Kit) -> Vec<DeadLetter> {
     let client = kit.store().pool.get().await.unwrap();
-    kit.store().list_dead_letters(&client, None, 100).await.unwrap()
+    kit.store().list_dead_letters(&client, None, 100, true).await.unwrap()
 }
 
 pub async fn states(kit: &Kit) -> Vec<(i64, DeadLetterState)> {
@@ -140,7 +140,7 @@ async fn what_is_no_command_or_says_something_else_is_a_letter() {
     });
     kit.take(&tenure, &[kit.message(&tenure, "org:m-a", other)]).await;
     let client = kit.store().pool.get().await.unwrap();
-    let letters = kit.store().list_dead_letters(&client, None, 100).await.unwrap();
+    let letters = kit.store().list_dead_letters(&client, None, 100, true).await.unwrap();
     let reasons: Vec<&str> = letters.iter().map(|letter| letter.reason.as_str()).collect();
     assert!(reasons[0].starts_with("this is not a job command: EOF"), "{reasons:?}");
     assert!(reasons[1].contains("the message has no job_id"), "{reasons:?}");

@@ -144,7 +144,7 @@ async fn lists_have_pages(world: &World) -> Result<()> {
     for (path, detail) in [
         ("/jobs?state=done", "invalid state \"done\": use one of running, succeeded, failed, cancelled"),
         ("/jobs?sate=failed", "unknown parameter \"sate\"; this path has state, after, limit"),
-        ("/letters?state=dead", "unknown parameter \"state\"; this path has after, limit"),
+        ("/letters?state=dead", "unknown parameter \"state\"; this path has payload, after, limit"),
         ("/letters?after=3", "invalid letter id \"3\": use PARTITION-OFFSET, as in 3-1207"),
         ("/marks?job=a", "unknown parameter \"job\"; this path has id, after, limit"),
         ("/jobs?after=%00", "an id cannot contain a zero character (%00)"),
