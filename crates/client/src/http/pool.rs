@@ -29,6 +29,9 @@ use super::{
 /// A server that has not answered for this long is no longer waited for alone, where requests may race.
 pub(super) const BESIDE_AFTER: Duration = Duration::from_millis(500);
 
+/// A problem may list the faults of each item of a batch.
+const PROBLEM_BYTES_MAX: usize = 4 * 1024 * 1024;
+
 /// A request, before a server is chosen for it.
 #[derive(Debug)]
 pub struct Call {
@@ -332,6 +335,17 @@ fn whole(response: Response) -> Pin<Box<dyn Future<Output = reqwest::Result<Vec<
     Box::pin(async { Ok(response.bytes().await?.to_vec()) })
 }
 
+/// As much of a response as a problem document may have: what is longer is none.
+async fn beginning(mut response: Response) -> reqwest::Result<Vec<u8>> {
+    let mut body = Vec::new();
+    while body.len() <= PROBLEM_BYTES_MAX
+        && let Some(piece) = response.chunk().await?
+    {
+        body.extend_from_slice(&piece);
+    }
+    Ok(body)
+}
+
 fn chained(first: Failure, more: Vec<Failure>) -> Vec<Failure> {
     std::iter::once(first).chain(more).collect()
 }
@@ -349,7 +363,7 @@ async fn exchange<T>(
         if status.is_success() {
             return Ok(Ok(read(response).await?));
         }
-        Ok(Err((status, response.bytes().await?)))
+        Ok(Err((status, beginning(response).await?)))
     };
     match timeout(within, answered).await {
         Err(_) => Err(Failure::NoAnswer(NoAnswer::slow(base, within))),
