@@ -46,6 +46,7 @@ pub mod leases;
 pub mod limits;
 pub mod locks;
 pub mod ops;
+pub mod orchestrator;
 pub mod page;
 pub mod paths;
 pub mod placement;

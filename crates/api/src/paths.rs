@@ -137,6 +137,11 @@ paths! {
 
     WATCH watch() "/watch";
 
+    /// Jobs of the orchestrator that the server was told of.
+    ORCHESTRATOR_JOBS orchestrator_jobs() "/orchestrator/jobs";
+    ORCHESTRATOR_JOB orchestrator_job(id) "/orchestrator/jobs/{id}";
+    ORCHESTRATOR_LETTERS orchestrator_letters() "/orchestrator/letters";
+
     KEYS keys() "/admin/keys";
     KEY key(id) "/admin/keys/{id}";
     KEY_ROTATE key_rotate(id) "/admin/keys/{id}/rotate";

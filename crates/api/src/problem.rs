@@ -109,6 +109,9 @@ error_codes! {
     TooManyRequests 429 "too_many_requests" "Too many requests";
     /// An error of the server.
     Internal 500 "internal" "Internal error";
+    /// The orchestrator that the server passes the question on to does not answer, refuses the server's key, or answers
+    /// with something else than jobs.
+    OrchestratorUnavailable 502 "orchestrator_unavailable" "Orchestrator unavailable";
     /// The server is overloaded; nothing was changed.
     Overloaded 503 "overloaded" "Overloaded";
     /// The store cannot be reached; nothing was changed.

@@ -16,7 +16,7 @@ use secrecy::SecretString;
 use solehold_engine::history::TTL_MAX_MS;
 use solehold_server::{ServerConfig, TlsFiles};
 
-pub use layer::{Address, Failover, Layer, LogLayer, NodeId, Span, TlsLayer, VARIABLES};
+pub use layer::{Address, Failover, Layer, LogLayer, NodeId, OrchestratorLayer, Span, TlsLayer, VARIABLES};
 pub use variables::{GIVEN, SECRETS, Variables};
 
 use solehold_process::config::{self, InvalidValue};
@@ -110,6 +110,7 @@ fn settle(layer: Layer) -> CommandResult<Settings> {
     layer.events.apply(&mut server.engine);
     server.relays =
         relays::settle(layer.relays.as_deref().unwrap_or_default()).map_err(CommandError::usage)?;
+    server.orchestrator = layer.orchestrator.settle()?;
     let level = layer.log.level.unwrap_or_else(|| "info".to_owned());
     let log = LogConfig { level, format: layer.log.format.unwrap_or_default() };
     log.filter().map_err(CommandError::usage)?;

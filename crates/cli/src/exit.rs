@@ -96,6 +96,7 @@ impl From<ErrorCode> for Exit {
             | Code::TooManyRequests
             | Code::Overloaded
             | Code::Unavailable
+            | Code::OrchestratorUnavailable
             | Code::UnknownOutcome => Self::Unavailable,
             Code::NoSuchRoute | Code::Internal => Self::Failed,
         }

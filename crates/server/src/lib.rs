@@ -9,6 +9,7 @@
 //!   relays     background tasks that pass events on to message brokers and webhooks (beside routes)
 //!   http       around every request: id, caller and role, time limit, log, problem documents; extractors
 //!   context    what handlers share; one function per command, with its answer --> engine --> core::decide
+//!   orchestrator  asks an orchestrator for its jobs
 //!   placement  plans of where resources should be
 //!   state      what a node keeps between requests: API keys, quotas, rates; records in the store
 //!   metrics, limits, error
@@ -25,6 +26,7 @@ mod error;
 mod http;
 mod limits;
 mod metrics;
+mod orchestrator;
 mod placement;
 pub mod relays;
 mod routes;

@@ -120,6 +120,7 @@ impl World {
             ("runners.id", "w2"),
             ("sessions.id", &session),
             ("keys.id", key.id.as_str()),
+            ("jobs.id", "video-17"),
         ];
         let names = names.map(|(name, value)| (name, value.to_owned())).into();
         let token = job["token"].as_u64().expect("a token");

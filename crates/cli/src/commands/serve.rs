@@ -15,7 +15,7 @@ use tokio::sync::watch;
 
 use super::ending_signals;
 use crate::{
-    config::{self, Address, Layer, LogLayer, Settings, TlsLayer},
+    config::{self, Address, Layer, LogLayer, OrchestratorLayer, Settings, TlsLayer},
     engine_url::EngineUrl,
     error::{CommandError, CommandResult},
     exit::Exit,
@@ -60,6 +60,17 @@ pub struct ServeArgs {
     /// suffix]
     #[arg(long, value_name = "NAME")]
     node_id: Option<config::NodeId>,
+    /// Orchestrator whose jobs the dashboard shows, as HOST:PORT or a URL; several of its processes are separated by
+    /// commas, and any of them may answer [env: SOLEHOLD_ORCHESTRATOR]
+    #[arg(long, value_name = "URL")]
+    orchestrator: Option<String>,
+    /// File with the key of the orchestrator's HTTP API [env: SOLEHOLD_ORCHESTRATOR_KEY_FILE]
+    #[arg(long, value_name = "FILE")]
+    orchestrator_key_file: Option<PathBuf>,
+    /// PEM file of a certificate to trust for the orchestrator in addition to the system's [env:
+    /// SOLEHOLD_ORCHESTRATOR_CA_CERT]
+    #[arg(long, value_name = "FILE")]
+    orchestrator_ca_cert: Option<PathBuf>,
     /// Only check the configuration; with `=connect`, also check that the store and the relays can be reached, without
     /// changing them
     #[arg(long, value_name = "WHAT", num_args = 0..=1, require_equals = true, default_missing_value = "config")]
@@ -85,6 +96,11 @@ pub async fn run(args: ServeArgs, global: &GlobalArgs) -> CommandResult {
         log: LogLayer { level: global.log_level.clone(), format: global.log_format },
         tls: TlsLayer { cert: args.tls_cert, key: args.tls_key, client_ca: args.tls_client_ca },
         guard_metrics: args.guard_metrics.then_some(true),
+        orchestrator: OrchestratorLayer {
+            url: args.orchestrator,
+            key_file: args.orchestrator_key_file,
+            ca_cert: args.orchestrator_ca_cert,
+        },
         ..Layer::default()
     };
     let settings = config::load(flags, args.config.as_deref(), &std::env::vars_os().collect())?;
@@ -147,6 +163,9 @@ async fn check(settings: &Settings, what: Check) -> CommandResult {
             }
         };
         output::line(format!("relay {}: {}{found}", relay.name, relay.to))?;
+    }
+    if let Some(orchestrator) = &server.orchestrator {
+        output::line(format!("orchestrator: {}", orchestrator.servers.join(", ")))?;
     }
     output::line(format!(
         "the configuration is good: {scheme}://{} ({}){found}",
@@ -234,7 +253,9 @@ fn refused(error: StartError, store: &StoreChoice) -> CommandError {
             store.arguments(),
             solehold_server::keys::BOOTSTRAP_BYTES_MIN
         )),
-        StartError::Bind { .. } | StartError::Tls(_) | StartError::Relay(_) => CommandError::usage(text),
+        StartError::Bind { .. } | StartError::Tls(_) | StartError::Relay(_) | StartError::Orchestrator(_) => {
+            CommandError::usage(text)
+        }
         StartError::Keys(failure) => CommandError::from(*failure.0).doing("read the keys"),
     }
 }

@@ -1,15 +1,18 @@
 //! One source of configuration: everything may be missing, nothing may be unknown.
 
 use std::{
+    fs,
     net::{Ipv4Addr, SocketAddr},
     num::{NonZeroU32, NonZeroU64, NonZeroUsize},
-    path::PathBuf,
+    path::{Path, PathBuf},
     str::FromStr,
     time::Duration,
 };
 
+use secrecy::SecretString;
 use serde::Deserialize;
 use solehold_api::limits::{CAPACITY_MAX, CAPACITY_MIN};
+use solehold_client::{HttpConfig, transport};
 use solehold_core::{key::Name, limits};
 use solehold_engine::EngineOptions;
 use solehold_server::ServerLimits;
@@ -80,6 +83,7 @@ layers! {
         tls: TlsLayer,
         limits: LimitsLayer,
         events: EventsLayer,
+        orchestrator: OrchestratorLayer,
         ; only in the file: relays: Vec<RelayLayer>
     }
     LogLayer {
@@ -108,6 +112,12 @@ layers! {
         resources: u64 = "SOLEHOLD_LIMITS_QUOTAS_RESOURCES",
         sessions: u64 = "SOLEHOLD_LIMITS_QUOTAS_SESSIONS",
         watches: u64 = "SOLEHOLD_LIMITS_QUOTAS_WATCHES",
+    }
+    /// The orchestrator whose jobs the dashboard shows.
+    OrchestratorLayer {
+        url: String = "SOLEHOLD_ORCHESTRATOR",
+        key_file: PathBuf = "SOLEHOLD_ORCHESTRATOR_KEY_FILE",
+        ca_cert: PathBuf = "SOLEHOLD_ORCHESTRATOR_CA_CERT",
     }
     /// How long events are kept.
     EventsLayer {
@@ -177,6 +187,47 @@ impl LimitsLayer {
         put(&mut limits.quotas.sessions, self.quotas.sessions);
         put(&mut limits.quotas.watches, self.quotas.watches);
     }
+}
+
+impl OrchestratorLayer {
+    /// How to connect to it; none, if no URL is given. The files are read now.
+    pub fn settle(self) -> CommandResult<Option<HttpConfig>> {
+        let Some(url) = self.url else {
+            let given = [("key-file", &self.key_file), ("ca-cert", &self.ca_cert)];
+            return match given.iter().find(|(_, file)| file.is_some()) {
+                Some((name, _)) => Err(CommandError::usage(format!(
+                    "--orchestrator-{name} needs --orchestrator URL: which orchestrator is it for?"
+                ))),
+                None => Ok(None),
+            };
+        };
+        transport::server_urls([&url])
+            .map_err(|error| CommandError::usage(format!("--orchestrator: {error}")))?;
+        let api_key = self.key_file.as_deref().map(key_in).transpose()?;
+        let ca_certs = self.ca_cert.as_deref().map(certificates_in).transpose()?;
+        Ok(Some(HttpConfig { api_key, ca_certs, ..HttpConfig::new([url]) }))
+    }
+}
+
+fn key_in(path: &Path) -> CommandResult<SecretString> {
+    let odd = |why: &dyn std::fmt::Display| {
+        CommandError::usage(format!("--orchestrator-key-file {}: {why}", path.display()))
+    };
+    let text = fs::read_to_string(path).map_err(|error| odd(&error))?;
+    let key = text.trim_end_matches(['\r', '\n']);
+    if key.is_empty() || !key.bytes().all(|byte| byte.is_ascii_graphic()) {
+        return Err(odd(&"the file must have one key, as in http.api_key of the orchestrator"));
+    }
+    Ok(SecretString::from(key))
+}
+
+fn certificates_in(path: &Path) -> CommandResult<Vec<u8>> {
+    let odd = |why: &dyn std::fmt::Display| {
+        CommandError::usage(format!("--orchestrator-ca-cert {}: {why}; give a PEM file", path.display()))
+    };
+    let pem = fs::read(path).map_err(|error| odd(&error))?;
+    transport::check_certificates(&pem).map_err(|error| odd(&error))?;
+    Ok(pem)
 }
 
 impl EventsLayer {

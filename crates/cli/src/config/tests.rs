@@ -65,11 +65,13 @@ fn the_documented_file_has_every_key() {
         tls,
         limits,
         events,
+        orchestrator,
         relays,
     } = &layer;
     let LogLayer { level, format } = log;
     let TlsLayer { cert, key, client_ca } = tls;
     let EventsLayer { keep, keep_max } = events;
+    let OrchestratorLayer { url, key_file, ca_cert } = orchestrator;
     let LimitsLayer {
         requests_per_second,
         requests_burst,
@@ -102,6 +104,9 @@ fn the_documented_file_has_every_key() {
         client_ca,
         keep,
         keep_max,
+        url,
+        key_file,
+        ca_cert,
         relays,
         requests_per_second,
         requests_burst,

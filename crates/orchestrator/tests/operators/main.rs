@@ -6,6 +6,7 @@ mod anew;
 mod check;
 mod letters;
 mod moving;
+mod passed_on;
 mod tls;
 mod waiting;
 mod world;

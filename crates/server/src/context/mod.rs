@@ -30,6 +30,7 @@ use crate::{
     error::ApiError,
     limits::ServerLimits,
     metrics::Metrics,
+    orchestrator::OrchestratorClient,
     placement::{KnownRunner, PlanBook, Planned},
     state::{
         audit::{AuditTrail, Deed},
@@ -53,6 +54,7 @@ pub(crate) struct ContextOptions {
     pub guards_metrics: bool,
     /// Whether callers need no key while the store has none: only where other machines cannot connect.
     pub is_loopback: bool,
+    pub orchestrator: Option<OrchestratorClient>,
 }
 
 /// What handlers share, on behalf of a caller. Clones are handles to the same context.
@@ -84,6 +86,8 @@ pub struct NodeState {
     tenants: KnownTenants,
     /// Where the resources of each tenant should be.
     pub(crate) plans: Arc<PlanBook>,
+    /// Whom to ask for jobs.
+    pub(crate) orchestrator: Option<OrchestratorClient>,
     pub(crate) began: BootTime,
     /// The number of connections that are open.
     pub(crate) connections: Arc<AtomicU64>,
@@ -102,7 +106,7 @@ impl Deref for Context {
 
 impl Context {
     pub(crate) fn new(engine: Engine, options: ContextOptions, metrics: Arc<Metrics>) -> Self {
-        let ContextOptions { node_id, limits, guards_metrics, is_loopback } = options;
+        let ContextOptions { node_id, limits, guards_metrics, is_loopback, orchestrator } = options;
         // A name may have characters that a header cannot.
         let node_header = HeaderValue::from_str(&node_id).unwrap_or(HeaderValue::from_static("unnamed"));
         let plans = PlanBook::new(engine.clone(), node_id.clone());
@@ -119,6 +123,7 @@ impl Context {
             audit: Arc::default(),
             tenants: KnownTenants::default(),
             plans: Arc::new(plans),
+            orchestrator,
             began: BootTime::now(),
             connections: Arc::default(),
             counted: Default::default(),

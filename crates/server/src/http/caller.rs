@@ -104,7 +104,7 @@ impl Admission for Anyone {
 /// A handler whose first argument is an [`Admission`].
 #[diagnostic::on_unimplemented(
     message = "the first argument of a handler must say who may call it",
-    note = "take a `Caller<role::Reader>` (or `Runner`, `Admin`, `StoreAdmin`), or `Anyone`"
+    note = "take a `Caller<role::Reader>` (or `Runner`, `Admin`, `StoreAdmin`, `StoreReader`), or `Anyone`"
 )]
 pub trait GuardedHandler<Arguments> {
     type Admission: Admission;

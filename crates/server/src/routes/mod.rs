@@ -13,6 +13,7 @@ mod locks;
 mod nodes;
 mod openapi;
 mod ops;
+mod orchestrator;
 mod placement;
 mod resource_view;
 mod resources;
@@ -62,6 +63,7 @@ fn all() -> OpenApiRouter<GuardedContext> {
         .merge(locks::routes())
         .merge(batch::routes())
         .merge(watch::routes())
+        .merge(orchestrator::routes())
         .merge(admin::routes())
         .merge(admin::transfer::routes())
         .routes(guarded::guard("operating", utoipa_axum::routes!(openapi), openapi))

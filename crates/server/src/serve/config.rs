@@ -6,6 +6,7 @@ use std::{
 };
 
 use secrecy::SecretString;
+use solehold_client::HttpConfig;
 use solehold_engine::EngineOptions;
 
 use crate::{limits::ServerLimits, relays::RelayConfig};
@@ -34,6 +35,8 @@ pub struct ServerConfig {
     pub limits: ServerLimits,
     pub engine: EngineOptions,
     pub relays: Vec<RelayConfig>,
+    /// The processes of an orchestrator whose jobs are passed on to the dashboard; any of them can answer.
+    pub orchestrator: Option<HttpConfig>,
 }
 
 impl Default for ServerConfig {
@@ -47,6 +50,7 @@ impl Default for ServerConfig {
             limits: ServerLimits::default(),
             engine: EngineOptions::default(),
             relays: Vec::new(),
+            orchestrator: None,
         }
     }
 }

@@ -16,6 +16,7 @@ use hyper_util::{
     rt::{TokioExecutor, TokioIo, TokioTimer},
     server::{conn::auto, graceful::GracefulShutdown},
 };
+use solehold_client::HttpError;
 use tokio::{
     net::{TcpListener, TcpSocket, TcpStream},
     sync::{OwnedSemaphorePermit, Semaphore, watch},
@@ -64,6 +65,9 @@ pub enum StartError {
     Keys(#[from] ApiError),
     #[error(transparent)]
     Relay(#[from] StartRelayError),
+    /// No URL of it can be used, or its certificates.
+    #[error("orchestrator: {0}")]
+    Orchestrator(#[from] HttpError),
 }
 
 /// Listens on `address`; returns the address with the port that was chosen.

@@ -29,8 +29,8 @@ use listener::{Listener, bind};
 pub use tls::{Acceptor, Protocols, Tls, TlsError};
 
 use crate::{
-    context::Context, context::ContextOptions, error::ApiError, metrics::Metrics, relays::Relays, routes,
-    state::keys,
+    context::Context, context::ContextOptions, error::ApiError, metrics::Metrics,
+    orchestrator::OrchestratorClient, relays::Relays, routes, state::keys,
 };
 
 /// For how long the keys are asked for at the start, and how often.
@@ -93,11 +93,19 @@ async fn run(
     // Before the cursors are read, all events are kept from compaction.
     options.retention.unsent_after = (!config.relays.is_empty()).then_some(Revision(0));
     let engine = Engine::start(store, options, metrics.clone());
+    let orchestrator = match config.orchestrator.as_ref().map(OrchestratorClient::new).transpose() {
+        Ok(orchestrator) => orchestrator,
+        Err(error) => {
+            engine.stop().await;
+            return Err(error.into());
+        }
+    };
     let context_options = ContextOptions {
         node_id: config.node_id.clone(),
         limits: config.limits,
         guards_metrics: config.guard_metrics,
         is_loopback: config.is_loopback(),
+        orchestrator,
     };
     let context = Context::new(engine, context_options, metrics);
     match start(&config, &context, more, entrance).await {

@@ -39,6 +39,15 @@ pub mod role {
     #[derive(Debug)]
     pub enum StoreAdmin {}
 
+    /// One who may see all tenants and all resources.
+    #[derive(Debug)]
+    pub enum StoreReader {}
+
+    impl Requirement for StoreReader {
+        const ROLE: Role = Role::Reader;
+        const ALL_TENANTS: bool = true;
+    }
+
     impl Requirement for Reader {
         const ROLE: Role = Role::Reader;
     }
@@ -118,7 +127,20 @@ impl Identity {
                 format!("this request needs the role {:?}; your key has the role {:?}", R::ROLE, self.role());
             return Err(Problem::new(ErrorCode::Forbidden, detail.to_lowercase()).into());
         }
-        if R::ALL_TENANTS { self.must_be_unscoped() } else { Ok(()) }
+        if R::ALL_TENANTS {
+            self.must_be_unscoped()?;
+            self.must_be_unlimited()?;
+        }
+        Ok(())
+    }
+
+    /// Refuses a key that is limited to some resources, where something concerns all of them.
+    fn must_be_unlimited(&self) -> Result<(), ApiError> {
+        if self.0.as_ref().is_none_or(|key| key.role == Role::Admin || key.scopes.is_empty()) {
+            return Ok(());
+        }
+        let detail = "this request concerns all resources; your key is limited to some of them";
+        Err(Problem::new(ErrorCode::Forbidden, detail).into())
     }
 
     /// Refuses a key of one tenant, where something concerns all of them.

@@ -14,8 +14,13 @@ async fn ask(path: &str) -> (Response, Value) {
     let store = resident::memory(BootClock).expect("memory");
     let engine = Engine::start(store, EngineOptions::default(), metrics.clone());
     let limits = ServerLimits { request_timeout: Duration::from_millis(50), ..ServerLimits::default() };
-    let options =
-        ContextOptions { node_id: "n".to_owned(), limits, guards_metrics: false, is_loopback: true };
+    let options = ContextOptions {
+        node_id: "n".to_owned(),
+        limits,
+        guards_metrics: false,
+        is_loopback: true,
+        orchestrator: None,
+    };
     let context = Context::new(engine, options, metrics);
     let router = Router::new()
         .route("/panic", get(async || -> () { panic!("an odd handler") }))
