@@ -33,8 +33,10 @@ function freePort() {
 }
 
 export class Server {
-  static async start() {
+  /** `options(folder)` are further arguments of the server. */
+  static async start(options = () => []) {
     const server = new Server();
+    server.options = options;
     server.folder = mkdtempSync(join(tmpdir(), "solehold-dashboard-"));
     server.port = await freePort();
     server.url = `http://127.0.0.1:${server.port}`;
@@ -49,6 +51,7 @@ export class Server {
     writeFileSync(file, "ttl_max: 1h\n");
     const data = join(this.folder, "data");
     const options = ["serve", "--config", file, "--listen", `127.0.0.1:${this.port}`, "--data-dir", data];
+    options.push(...this.options(this.folder));
     const child = spawn(program(), options, { stdio: ["ignore", "pipe", "pipe"] });
     this.process = child;
     let log = "";
@@ -92,8 +95,8 @@ export class Server {
   }
 
   /** Creates a key. From the first one on, every call needs one. */
-  async createKey(name, role) {
-    const { key } = await this.ask("POST", "/admin/keys", { name, role });
+  async createKey(name, role, tenant) {
+    const { key } = await this.ask("POST", "/admin/keys", { name, role, tenant });
     if (role === "admin") this.key ??= key;
     return key;
   }

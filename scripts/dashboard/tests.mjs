@@ -6,7 +6,17 @@ import { join } from "node:path";
 
 import { contrastFaults } from "./contrast.mjs";
 import { TARGET } from "./server.mjs";
-import { go, isClean, isLive, makeScene, openDashboard, standInLine, startPage, startServer } from "./world.mjs";
+import {
+  go,
+  isClean,
+  isLive,
+  makeScene,
+  openDashboard,
+  standInLine,
+  startPage,
+  startServer,
+  startWithOrchestrator,
+} from "./world.mjs";
 
 const PAGES = {
   overview: ["#/", `document.querySelectorAll(".event").length > 5`],
@@ -35,6 +45,7 @@ export const TESTS = {
   "a lost connection is shown, and resumed": restart,
   "20,000 resources are drawn without lag": many,
   "everything is reachable by keyboard": keyboard,
+  "jobs of a real orchestrator are shown as they change": jobs,
   "no page is wider than a phone": phone,
   "each page is readable in light and dark": pictures,
 };
@@ -310,6 +321,100 @@ async function keyboard(context) {
   await page.waitFor(`document.querySelector("dialog[open]") === null`);
   assert.equal(await page.evaluate(focused), "Revoke…", "the focus is where it was");
   isClean(page);
+}
+
+async function jobs(context) {
+  const { orchestrator, server } = await startWithOrchestrator(context);
+  await server.createKey("ops", "admin");
+  const reader = await server.createKey("wall", "reader");
+  const ofTenant = await server.createKey("acme", "reader", "acme");
+  await server.acquire("partition", "jobs.commands/0", "pod-1");
+  const page = await startPage(context);
+  await openDashboard(page, server, "#/jobs", reader);
+  await page.waitFor(`document.querySelector(".orchestrator")?.innerText.includes("There are no such jobs")`);
+
+  await orchestrator.create("video-17", "acme");
+  const row = (job) => `document.querySelector('[data-job="${job}"]')`;
+  await page.waitFor(`${row("video-17")}?.querySelector(".pill").textContent === "running"`);
+  const words = await page.evaluate(`${row("video-17")}.innerText`);
+  for (const part of ["0 %", "organization_id=acme", "acme:video-17"]) assert.ok(words.includes(part), words);
+  await orchestrator.report("video-17", "decode", 1, { kind: "succeeded", result: { frames: 1200 } });
+  await page.waitFor(`${row("video-17")}.innerText.includes("33 %")`);
+  await orchestrator.create("video-18", "globex");
+  await orchestrator.jobWhen("video-18", (job) => job.state === "running");
+  for (const attempt of [1, 2]) {
+    await orchestrator.jobWhen("video-18", (job) => job.stages[0].attempt === attempt);
+    await orchestrator.report("video-18", "decode", attempt, { kind: "failed", reason: "no GPU is free" });
+  }
+  await page.waitFor(`${row("video-18")}?.querySelector(".pill").textContent === "failed"`);
+  assert.match(await page.evaluate(`${row("video-18")}.innerText`), /stage decode: no GPU is free/);
+
+  // A command that cannot take effect.
+  await orchestrator.send(1, "acme:video-9", { type: "CANCEL", job_id: "video-9", organization_id: "acme" });
+  await page.waitFor(`document.querySelector(".orchestrator").innerText.includes("there is no such job")`);
+
+  // By keyboard: the filter, and then the job.
+  await page.evaluate(`document.querySelector("select[name=state]").focus()`);
+  await page.press("ArrowDown");
+  await page.waitFor(`${row("video-18")} === null && ${row("video-17")} !== null`);
+  assert.equal(await page.evaluate(`location.hash`), "#/jobs/running");
+  assert.equal(await page.evaluate(`document.activeElement.name`), "state", "the focus is where it was");
+  for (let presses = 0; presses < 10; presses += 1) {
+    if ((await page.evaluate(`document.activeElement.innerText`)) === "video-17") break;
+    await page.press("Tab");
+  }
+  await page.press("Enter");
+  const stage = (name) => `document.querySelector('[data-stage="${name}"]')`;
+  await page.waitFor(`${stage("decode")}?.innerText.includes("succeeded")`);
+  assert.match(await page.evaluate(`document.querySelector(".job").innerText`), /s3:\/\/videos\/video-17.mp4/);
+  await orchestrator.jobWhen("video-17", (job) => job.stages[1].state === "queued");
+  await orchestrator.report("video-17", "detect", 1, { kind: "progress", fraction: 0.4 });
+  await page.waitFor(`${stage("detect")}.innerText.includes("40 %")`);
+
+  for (const scheme of ["light", "dark"]) {
+    await page.scheme(scheme);
+    for (const [name, hash, ready] of [
+      ["orchestrator-jobs", "#/jobs", `${row("video-18")} !== null`],
+      ["orchestrator-job", "#/job/video-17", `${stage("report")} !== null`],
+      ["orchestrator-job-failed", "#/job/video-18", `${stage("report")} !== null`],
+    ]) {
+      await go(page, hash);
+      await page.waitFor(ready);
+      await save(page, `${name}-${scheme}`);
+      assert.deepEqual(await page.evaluate(contrastFaults), [], `${name}, ${scheme}`);
+      if (scheme === "dark") continue;
+      await page.size(360, 740);
+      await save(page, `phone-${name}-light`);
+      const width = await page.evaluate(`document.documentElement.scrollWidth`);
+      assert.ok(width <= 360, `${name} is ${width} wide`);
+      await page.size(1400, 900);
+    }
+  }
+  await page.scheme("light");
+
+  // The orchestrator goes, and comes back.
+  await go(page, "#/jobs");
+  await page.waitFor(`${row("video-18")} !== null`);
+  await orchestrator.kill();
+  const problem = `document.querySelector(".jobs > .problem:not([hidden])")?.textContent`;
+  const old = await page.waitFor(problem);
+  assert.match(old, /^Showing jobs from \d\d:\d\d:\d\d. Cannot ask the orchestrator: no server at http/);
+  assert.equal(await page.evaluate(`${row("video-17")} !== null`), true, "what was known is still shown");
+  await save(page, "orchestrator-away-light");
+  assert.deepEqual(await page.evaluate(contrastFaults), []);
+  await orchestrator.resume();
+  await page.waitFor(`${problem} === undefined`);
+  await orchestrator.ask("POST", "/jobs/video-17/cancel");
+  await page.waitFor(`${row("video-17")}.querySelector(".pill").textContent === "cancelled"`);
+  isClean(page);
+
+  // Jobs belong to no tenant, so a key of one does not see them.
+  const other = await startPage(context);
+  await openDashboard(other, server, "#/jobs", ofTenant);
+  const refused = await other.waitFor(problem);
+  assert.match(refused, /Your key does not allow this: .*limited to tenant acme/);
+  assert.ok(!(await other.text()).includes("video-17"));
+  isClean(other);
 }
 
 async function phone(context) {

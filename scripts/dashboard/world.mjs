@@ -1,5 +1,9 @@
 // Situations for the tests: a server with runners, leases, waiters and a little history.
 
+import { writeFileSync } from "node:fs";
+import { join } from "node:path";
+
+import { Orchestrator } from "./orchestrator.mjs";
 import { Server } from "./server.mjs";
 
 const SEEN_EVENTS = `
@@ -16,6 +20,19 @@ export async function startServer({ later }) {
   const server = await Server.start();
   later(() => server.stop());
   return server;
+}
+
+/** A real orchestrator, and a server that was told of it. */
+export async function startWithOrchestrator({ later }) {
+  const orchestrator = await Orchestrator.start();
+  later(() => orchestrator.stop());
+  const server = await Server.start((folder) => {
+    const file = join(folder, "orchestrator.key");
+    writeFileSync(file, `${orchestrator.key}\n`);
+    return ["--orchestrator", orchestrator.url, "--orchestrator-key-file", file];
+  });
+  later(() => server.stop());
+  return { orchestrator, server };
 }
 
 /** A page that is closed when the test ends. */

@@ -10,6 +10,7 @@ import { auditPage } from "./pages/audit.js";
 import { chartsPage } from "./pages/charts.js";
 import { deploymentsPage } from "./pages/deployments.js";
 import { holderPage } from "./pages/holder.js";
+import { jobPage } from "./pages/job.js";
 import { jobsPage } from "./pages/jobs.js";
 import { overview } from "./pages/overview.js";
 import { resourcePage } from "./pages/resource.js";
@@ -25,6 +26,7 @@ const PAGES = {
   holder: holderPage,
   deployments: deploymentsPage,
   jobs: jobsPage,
+  job: jobPage,
   charts: chartsPage,
   servers: serversPage,
   audit: auditPage,
@@ -39,6 +41,8 @@ const NAV = [
   ["servers", "Servers"],
   ["audit", "Audit trail"],
 ];
+/** Pages that belong to another one in the list. */
+const WITHIN = { holder: "runners", job: "jobs" };
 const RUNNERS_EVERY_MS = 5_000;
 /** A connection that comes back within this time was not worth a word. */
 const BANNER_AFTER_MS = 400;
@@ -63,7 +67,7 @@ function route() {
   document.title = `${page.title} · Solehold`;
   page.opened?.();
   for (const link of byId("nav").querySelectorAll("a")) {
-    const isHere = link.hash === `#/${name}` || (name === "holder" && link.hash === "#/runners");
+    const isHere = link.hash === `#/${WITHIN[name] ?? name}`;
     if (isHere) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }

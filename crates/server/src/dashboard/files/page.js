@@ -5,11 +5,11 @@ import { h, setText } from "./dom.js";
 
 /**
  * Calls `load()` now and every `everyMs` while the page is open and can be seen. A failure is shown in `element`; the
- * page keeps what it showed before.
+ * page keeps what it showed before. `words(error)` says it in other words than usual.
  */
 export class Poll {
-  constructor(everyMs, load) {
-    Object.assign(this, { everyMs, load });
+  constructor(everyMs, load, words = wordsOf) {
+    Object.assign(this, { everyMs, load, words });
     this.element = h("p", { class: "problem", role: "alert", hidden: true });
     this.isOpen = true;
     this.isRunning = false;
@@ -29,7 +29,7 @@ export class Poll {
       await this.load();
       this.element.hidden = true;
     } catch (error) {
-      setText(this.element, wordsOf(error));
+      setText(this.element, this.words(error));
       this.element.hidden = false;
     }
     this.isRunning = false;
