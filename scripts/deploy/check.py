@@ -20,7 +20,13 @@ HELM = Path(sys.executable).with_name("helm")
 PARTS = ["server", "agent", "sidecar", "gate", "orchestrator"]
 ALL = [f"{part}.enabled=true" for part in PARTS] + ["serviceMonitor.enabled=true"]
 # Values that take other ways through the templates.
-VARIANTS = [[], ALL, [*ALL, "secrets.tls=", "gate.proxyPort=8080"], [*ALL, "networkPolicy.enabled=false"]]
+VARIANTS = [
+    [],
+    ALL,
+    [*ALL, "secrets.tls=", "gate.proxyPort=8080"],
+    [*ALL, "networkPolicy.enabled=false"],
+    [*ALL, "secrets.orchestratorKey=solehold-orchestrator-key"],
+]
 # The oldest version that Chart.yaml names, and the newest that kubernetes-validate knows.
 VERSIONS = ["1.27", "1.37"]
 # Documents of operators, for which Kubernetes has no schema.

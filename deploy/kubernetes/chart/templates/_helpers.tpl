@@ -22,6 +22,11 @@ app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
 {{ if .Values.secrets.tls }}https{{ else }}http{{ end }}
 {{- end }}
 
+{{/* Whether servers ask the orchestrator for its jobs. */}}
+{{- define "solehold.showsJobs" -}}
+{{ if and .Values.server.enabled .Values.orchestrator.enabled .Values.secrets.orchestratorKey }}yes{{ end }}
+{{- end }}
+
 {{- define "solehold.serverUrl" -}}
 {{ include "solehold.scheme" . }}://{{ .Release.Name }}-server:{{ .Values.server.port }}
 {{- end }}
