@@ -1,6 +1,6 @@
 //! Requests to servers: the options that name them, and what their answers mean for a command.
 
-use std::{ffi::OsString, fs, ops::Deref, path::Path, time::Duration};
+use std::{ffi::OsString, ops::Deref, path::Path, time::Duration};
 
 use clap::Args;
 use secrecy::SecretString;
@@ -30,6 +30,7 @@ pub use solehold_client::{
 use crate::{
     error::{Cause, CommandError, CommandResult},
     exit::Exit,
+    files,
 };
 
 /// Where `solehold serve` listens without flags.
@@ -159,15 +160,8 @@ impl ServerArgs {
     }
 
     pub fn ca_certs(&self) -> CommandResult<Option<Vec<u8>>> {
-        let Some(path) = self.ca_cert.as_ref().filter(|path| !path.is_empty()).map(Path::new) else {
-            return Ok(None);
-        };
-        let odd = |error: &dyn std::fmt::Display| {
-            CommandError::usage(format!("--ca-cert {}: {error}; give a PEM file", path.display()))
-        };
-        let pem = fs::read(path).map_err(|error| odd(&error))?;
-        transport::check_certificates(&pem).map_err(|error| odd(&error))?;
-        Ok(Some(pem))
+        let path = self.ca_cert.as_ref().filter(|path| !path.is_empty()).map(Path::new);
+        path.map(|path| files::certificates("--ca-cert", path)).transpose()
     }
 }
 

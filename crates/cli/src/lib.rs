@@ -25,6 +25,7 @@ mod doctor;
 mod engine_url;
 mod error;
 mod exit;
+mod files;
 mod global;
 #[cfg(feature = "agent")]
 mod hold;

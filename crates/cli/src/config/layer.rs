@@ -1,7 +1,6 @@
 //! One source of configuration: everything may be missing, nothing may be unknown.
 
 use std::{
-    fs,
     net::{Ipv4Addr, SocketAddr},
     num::{NonZeroU32, NonZeroU64, NonZeroUsize},
     path::{Path, PathBuf},
@@ -21,6 +20,7 @@ use super::{relays::RelayLayer, variables::Variables};
 use crate::{
     engine_url::EngineUrl,
     error::{CommandError, CommandResult, ValueError},
+    files,
     logs::LogFormat,
     store::StoreOptions,
 };
@@ -204,30 +204,23 @@ impl OrchestratorLayer {
         transport::server_urls([&url])
             .map_err(|error| CommandError::usage(format!("--orchestrator: {error}")))?;
         let api_key = self.key_file.as_deref().map(key_in).transpose()?;
-        let ca_certs = self.ca_cert.as_deref().map(certificates_in).transpose()?;
+        let ca_certs = self
+            .ca_cert
+            .as_deref()
+            .map(|path| files::certificates("--orchestrator-ca-cert", path))
+            .transpose()?;
         Ok(Some(HttpConfig { api_key, ca_certs, ..HttpConfig::new([url]) }))
     }
 }
 
 fn key_in(path: &Path) -> CommandResult<SecretString> {
-    let odd = |why: &dyn std::fmt::Display| {
-        CommandError::usage(format!("--orchestrator-key-file {}: {why}", path.display()))
-    };
-    let text = fs::read_to_string(path).map_err(|error| odd(&error))?;
-    let key = text.trim_end_matches(['\r', '\n']);
-    if key.is_empty() || !key.bytes().all(|byte| byte.is_ascii_graphic()) {
-        return Err(odd(&"the file must have one key, as in http.api_key of the orchestrator"));
+    let option = "--orchestrator-key-file";
+    let key = files::secret(option, path)?;
+    if !key.bytes().all(|byte| byte.is_ascii_graphic()) {
+        let why = "the file must have one key, as in http.api_key of the orchestrator";
+        return Err(files::invalid(option, path, &why));
     }
     Ok(SecretString::from(key))
-}
-
-fn certificates_in(path: &Path) -> CommandResult<Vec<u8>> {
-    let odd = |why: &dyn std::fmt::Display| {
-        CommandError::usage(format!("--orchestrator-ca-cert {}: {why}; give a PEM file", path.display()))
-    };
-    let pem = fs::read(path).map_err(|error| odd(&error))?;
-    transport::check_certificates(&pem).map_err(|error| odd(&error))?;
-    Ok(pem)
 }
 
 impl EventsLayer {

@@ -1,6 +1,6 @@
 //! `solehold gate mqtt`: forwards only messages that carry the newest token of their resource.
 
-use std::{fs, net::SocketAddr, path::PathBuf, sync::Arc};
+use std::{net::SocketAddr, path::PathBuf, sync::Arc};
 
 use clap::{Args, ValueEnum};
 use solehold_api::problem::ErrorCode;
@@ -28,6 +28,7 @@ use super::health::{self, MqttHealth};
 use crate::{
     client::ServerArgs,
     error::{CommandError, CommandResult},
+    files,
     global::GlobalArgs,
     output,
 };
@@ -125,17 +126,13 @@ impl MqttArgs {
         let usage = |flag: &str, why: String| CommandError::usage(format!("{flag} {why}"));
         let mut broker = Broker::new(&self.broker).map_err(|why| usage("--broker", why.to_string()))?;
         if let Some(path) = &self.broker_password_file {
-            let flag = format!("--broker-password-file {}:", path.display());
-            let password = fs::read_to_string(path).map_err(|error| usage(&flag, error.to_string()))?;
-            let password = password.trim_end_matches(['\r', '\n']).to_owned();
-            broker = broker.password(password).map_err(|why| usage(&flag, why.to_string()))?;
+            let option = "--broker-password-file";
+            let password = files::secret(option, path)?;
+            broker = broker.password(password).map_err(|why| files::invalid(option, path, &why))?;
         }
         if let Some(path) = &self.broker_ca {
-            let flag = format!("--broker-ca {}:", path.display());
-            let pem = fs::read(path).map_err(|error| usage(&flag, error.to_string()))?;
-            solehold_client::transport::check_certificates(&pem)
-                .map_err(|error| usage(&flag, error.to_string()))?;
-            broker = broker.ca_certs(pem).map_err(|why| usage(&flag, why.to_string()))?;
+            let pem = files::certificates("--broker-ca", path)?;
+            broker = broker.ca_certs(pem).map_err(|why| files::invalid("--broker-ca", path, &why))?;
         }
         let kinds = self.kind.iter().map(Name::new).collect::<Result<_, _>>();
         let kinds = kinds.map_err(|error| usage("--kind", error.to_string()))?;
