@@ -12,7 +12,7 @@ SUITE := build tests doctests python go typescript surface snippets dashboard
 .NOTPARALLEL:
 .PHONY: help check test test-nisshi deps verify suite $(VERIFY) $(SUITE) quick fix e2e storm fuzz mutants
 .PHONY: dist e2e-containers test-deb reference
-.PHONY: model bench bench-peers bench-claims bench-partitions bench-tables
+.PHONY: model sim soak bench bench-peers bench-claims bench-partitions bench-tables
 
 help: ## this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -140,6 +140,13 @@ storm: ## five minutes of faults over two servers and four agents; SOLEHOLD_STOR
 # `make test` visits the same scopes without `--wider`.
 model: ## every order of messages, crashes and ticks over the real decisions, within bounds; WIDER=2 for larger bounds
 	cargo run --release -p solehold-model -- --wider $(or $(WIDER),1)
+
+# `make test` runs 20 seeds of it.
+sim: ## the whole system under 2,000 seeds, on a virtual clock; SEEDS=N for more, SEED=N for the story of one
+	cargo run --release -p solehold-sim -- $(if $(SEED),--seed $(SEED) --log,--seeds $(or $(SEEDS),2000))
+
+soak: ## the whole system under new seeds, for as long as there is time: SECONDS=N, ten minutes by default
+	cargo run --release -p solehold-sim -- --seconds $(or $(SECONDS),600) --seeds 100000000 --first $$(date +%s)000
 
 # The tests of partitions and of the orchestrator, which `make test` runs against Apache Kafka 0.9.
 test-nisshi: ## the same tests against nisshi, a broker of today's protocol; builds it first, which takes a while
