@@ -4,9 +4,11 @@
 //! ask by the C function `getrandom`. This crate defines that function, so that the order of a hash map and the choice
 //! of a branch are a part of a world, and a seed replays to the same log. Without a seed the kernel is asked.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-
-use rustix::rand::{GetRandomFlags, getrandom as ask_kernel};
+use std::{
+    fs::File,
+    io::Read as _,
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+};
 
 static IS_SEEDED: AtomicBool = AtomicBool::new(false);
 static STATE: AtomicU64 = AtomicU64::new(0);
@@ -19,7 +21,8 @@ pub fn seed(seed: u64) {
 
 fn fill(bytes: &mut [u8]) -> isize {
     if !IS_SEEDED.load(Ordering::SeqCst) {
-        return ask_kernel(&mut *bytes, GetRandomFlags::empty()).map_or(-1, |count| count as isize);
+        let read = File::open("/dev/urandom").and_then(|mut kernel| kernel.read_exact(bytes));
+        return read.map_or(-1, |()| bytes.len() as isize);
     }
     for chunk in bytes.chunks_mut(8) {
         let mut x = STATE.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::SeqCst);
