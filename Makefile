@@ -167,7 +167,7 @@ bench: ## cycles per second of the embedded engine (solehold-bench --engine URL 
 # The servers are processes of their own, on the disk of TMPDIR. A peer that is not installed is left out and named;
 # `WITH_PEERS=1 make deps` installs them.
 bench-peers: ## ours beside Redis, etcd and hand-written SQL, all durable, in turn; ARGS="--rounds 5 --only embedded,redis"
-	cargo build --release --workspace --bin solehold --bin solehold-bench
+	cargo build --release --package solehold --package solehold-bench
 	folder="$${CARGO_TARGET_DIR:-target}/release" && "$$folder/solehold-bench" peers --plot "$$folder/peers.svg" $(ARGS)
 
 bench-claims: ## row claims beside hand-written SQL, graphile-worker and pg-boss (npm), on one private PostgreSQL
