@@ -1,5 +1,7 @@
 //! Decisions about leases: acquire, renew, release, revoke, hand over, write state, expire.
 
+use std::collections::BTreeSet;
+
 use super::{Draft, Stop, decide};
 use crate::{
     apply::{apply, to_lease},
@@ -44,6 +46,10 @@ impl Draft<'_> {
             (Ok(()), _) => {}
             (Err(Stop::Refused(_)), Some(wait)) => return self.wait(ask, wait, &mut resource),
             (Err(stop), _) => return Err(stop),
+        }
+        if ask.slots.is_some() && !self.changes.is_empty() {
+            // The same session or holder may just have been given another slot, by its place in line.
+            self.tenure(ask)?;
         }
         self.refuse_request_of_another(ask, &resource)?;
         if let Some(before) = before.filter(|l| l.holder != ask.holder) {
@@ -159,12 +165,12 @@ impl Draft<'_> {
     /// Refuses if a holder has as many live leases as the command allows, in whatever session.
     fn refuse_if_holding_enough(&self, ask: &Acquire) -> Result<(), Stop> {
         let Some(capacity) = ask.holds_at_most else { return Ok(()) };
+        let holder = ask.holder_key();
+        let changed = self.rows.keys().filter(|key| key.tenant == holder.tenant);
+        let keys: BTreeSet<&ResourceKey> = self.ledger.held_by(&holder).chain(changed).collect();
         let mut held = 0;
-        for key in self.ledger.held_by(&ask.holder_key()) {
-            let lease = self.ledger.resource(key).and_then(|resource| resource.lease.as_ref());
-            let is_live =
-                lease.map(|lease| Ok::<_, Stop>(self.now() < self.ledger.deadline_of(lease)?)).transpose()?;
-            held += u32::from(is_live.unwrap_or(false));
+        for lease in keys.into_iter().filter_map(|key| self.row(key)?.lease.as_ref()) {
+            held += u32::from(lease.holder == holder.name && self.now() < self.ledger.deadline_of(lease)?);
         }
         if held >= capacity {
             return Err(Refusal::HolderAtCapacity { holder: ask.holder.clone(), capacity }.into());

@@ -1,8 +1,8 @@
 //! Rule 29: a shared hold is a lease on a slot. Every rule is as for one holder.
 
-use solehold_core::command::{Acquire, Command};
+use solehold_core::command::{Acquire, AskedTenure, Command, Wait};
 
-use crate::common::{Proof, World, key, on};
+use crate::common::{Proof, TTL_MS, WAIT_MS, World, key, on};
 
 fn shares(w: &mut World, who: &str, what: &str, slots: u32) -> crate::common::Told {
     let ask = Acquire { slots: Some(slots), ..w.asks(who, what) };
@@ -48,6 +48,39 @@ fn a_revoked_slot_is_taken_until_its_deadline() {
     w.acquire("bob", "pool").says("refused: held back for another 6000 ms after token 1", "");
     w.wait(6_000);
     shares(&mut w, "bob", "pool", 1).says("granted #3 for 10000 ms", "lease_acquired");
+}
+
+/// What ran out goes to the line first, and that counts.
+#[test]
+fn a_place_in_line_and_another_acquire_do_not_exceed_the_capacity() {
+    let mut w = World::new();
+    let room = w.room();
+    let bob = w.opens_with_capacity("bob", 1);
+    w.acquire("ann", "pool").says("granted #1 for 10000 ms", "lease_acquired");
+    let wait = Wait { room, wait_ms: WAIT_MS };
+    let tenure = AskedTenure::Session(bob);
+    let waits = Acquire { slots: Some(2), tenure, wait: Some(wait), ..w.asks("bob", "pool") };
+    w.told(Command::Acquire(waits)).says("waiting behind 0 for 60000 ms", "");
+    w.wait(TTL_MS - 1);
+    w.heartbeat(bob);
+    w.wait(1);
+    let asks = Acquire { slots: Some(2), tenure, ..w.asks("bob", "pool") };
+    w.told(Command::Acquire(asks))
+        .says("refused: session ~2 is at its capacity of 1 leases", "lease_expired lease_acquired");
+}
+
+#[test]
+fn as_many_as_a_holder_may_have_counts_its_place_in_line() {
+    let mut w = World::new();
+    let room = w.room();
+    w.acquire("ann", "pool").says("granted #1 for 10000 ms", "lease_acquired");
+    let wait = Wait { room, wait_ms: WAIT_MS };
+    let waits = Acquire { slots: Some(2), wait: Some(wait), ..w.asks("bob", "pool") };
+    w.told(Command::Acquire(waits)).says("waiting behind 0 for 60000 ms", "");
+    w.wait(TTL_MS);
+    let asks = Acquire { slots: Some(2), holds_at_most: Some(1), ..w.asks("bob", "pool") };
+    w.told(Command::Acquire(asks))
+        .says("refused: holder bob is at its capacity of 1 leases", "lease_expired lease_acquired");
 }
 
 #[test]
