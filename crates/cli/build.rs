@@ -10,7 +10,7 @@ fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     let commit = std::env::var("SOLEHOLD_COMMIT").ok().or_else(read_commit);
     let version = env!("CARGO_PKG_VERSION");
-    // `cargo run` hands this variable to the program, which warns of those beginning with SOLEHOLD that it does not know.
+    // `cargo run` hands this variable to the program, which warns of unknown ones that begin with SOLEHOLD.
     match commit.filter(|commit| is_commit(commit)) {
         Some(commit) => println!("cargo::rustc-env=BUILT_VERSION={version} (commit {})", &commit[..12]),
         None => println!("cargo::rustc-env=BUILT_VERSION={version}"),
