@@ -200,9 +200,7 @@ impl World {
         let Some(program) = self.program(who) else { return };
         for (kind, key) in JOBS {
             let job = ResourceName::new(kind, key).expect("good names");
-            // What was handed to its session it adopts as soon as it does not ask for it: it would wait for itself.
-            let is_its = program.session.leases().iter().any(|held| held.resource == job);
-            if !is_its && self.chronicle.worker_on(&job).is_none() {
+            if self.chronicle.worker_on(&job).is_none() {
                 program.ask_anyway(job, Asking::InLine, TTL);
             }
         }

@@ -14,12 +14,22 @@ pub(crate) struct ResourceClaim {
     resource: ResourceName,
     ends_leases: AtomicBool,
     is_given_up: bool,
+    /// Its acquire goes on.
+    is_acquire: bool,
 }
 
 impl ResourceClaim {
     pub fn new(inner: &Arc<Inner>, resource: ResourceName) -> Self {
         inner.claims.begin(&resource);
         Self::begun(inner, resource)
+    }
+
+    /// The claim of an acquire.
+    pub fn of_acquire(inner: &Arc<Inner>, resource: ResourceName) -> Self {
+        let mut claim = Self::new(inner, resource);
+        inner.claims.begin_acquire(&claim.resource);
+        claim.is_acquire = true;
+        claim
     }
 
     /// The first claim on the resource of a lease, and the set that shows the lease; none if it may not be adopted.
@@ -31,7 +41,9 @@ impl ResourceClaim {
     }
 
     fn begun(inner: &Arc<Inner>, resource: ResourceName) -> Self {
-        Self { inner: inner.clone(), resource, ends_leases: AtomicBool::new(false), is_given_up: false }
+        let inner = inner.clone();
+        let ends_leases = AtomicBool::new(false);
+        Self { inner, resource, ends_leases, is_given_up: false, is_acquire: false }
     }
 
     pub fn inner(&self) -> &Arc<Inner> {
@@ -47,8 +59,16 @@ impl ResourceClaim {
         self.ends_leases.store(true, Ordering::SeqCst);
     }
 
+    /// Its acquire is over: granted, refused for good or given up.
+    pub fn end_acquire(&mut self) {
+        if std::mem::take(&mut self.is_acquire) {
+            self.inner.claims.end_acquire(&self.resource);
+        }
+    }
+
     /// Its request was given up, and may still be granted.
     pub fn given_up(&mut self) {
+        self.end_acquire();
         if !self.is_given_up {
             self.is_given_up = true;
             self.inner.claims.begin_unconfirmed();
@@ -58,6 +78,7 @@ impl ResourceClaim {
 
 impl Drop for ResourceClaim {
     fn drop(&mut self) {
+        self.end_acquire();
         if self.is_given_up {
             self.inner.claims.end_unconfirmed();
         }

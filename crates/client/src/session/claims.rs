@@ -51,9 +51,17 @@ pub(crate) struct Claims {
     unconfirmed: AtomicUsize,
 }
 
+/// The claims on a resource that are not over.
+#[derive(Debug, Default)]
+struct OpenClaims {
+    all: usize,
+    /// Those of acquires that go on.
+    acquires: usize,
+}
+
 #[derive(Debug, Default)]
 struct ClaimTable {
-    open: HashMap<ResourceName, usize>,
+    open: HashMap<ResourceName, OpenClaims>,
     /// When the last request that ends leases was answered, until a set is known that was asked for later.
     answered: HashMap<ResourceName, BootTime>,
     /// The same for the resources that did not fit.
@@ -84,7 +92,21 @@ impl ClaimTable {
 
 impl Claims {
     pub fn begin(&self, resource: &ResourceName) {
-        *self.table.lock().open.entry(resource.clone()).or_default() += 1;
+        self.table.lock().open.entry(resource.clone()).or_default().all += 1;
+    }
+
+    /// The claim that was begun last is that of an acquire.
+    pub fn begin_acquire(&self, resource: &ResourceName) {
+        if let Some(open) = self.table.lock().open.get_mut(resource) {
+            open.acquires += 1;
+        }
+    }
+
+    /// An acquire is over, and its claim goes on.
+    pub fn end_acquire(&self, resource: &ResourceName) {
+        if let Some(open) = self.table.lock().open.get_mut(resource) {
+            open.acquires -= 1;
+        }
     }
 
     /// The first claim on the resource of a lease; false if the lease may not be adopted.
@@ -92,7 +114,7 @@ impl Claims {
         let mut table = self.table.lock();
         let is_unclaimed = table.status(resource, lease, asked) == ClaimStatus::Unclaimed;
         if is_unclaimed {
-            table.open.insert(resource.clone(), 1);
+            table.open.insert(resource.clone(), OpenClaims { all: 1, acquires: 0 });
         }
         is_unclaimed
     }
@@ -100,9 +122,9 @@ impl Claims {
     /// One claim less. `answered` is when the last request under it was answered, if it sent any that end leases.
     pub fn end(&self, resource: &ResourceName, answered: Option<BootTime>) {
         let mut table = self.table.lock();
-        if let Some(count) = table.open.get_mut(resource) {
-            *count -= 1;
-            if *count == 0 {
+        if let Some(open) = table.open.get_mut(resource) {
+            open.all -= 1;
+            if open.all == 0 {
                 table.open.remove(resource);
             }
         }
@@ -154,7 +176,12 @@ impl Claims {
     }
 
     pub fn is_only(&self, resource: &ResourceName) -> bool {
-        self.table.lock().open.get(resource) == Some(&1)
+        self.table.lock().open.get(resource).is_some_and(|open| open.all == 1)
+    }
+
+    /// Whether all that is under way about a resource are acquires.
+    pub fn are_acquires(&self, resource: &ResourceName) -> bool {
+        self.table.lock().open.get(resource).is_some_and(|open| open.all == open.acquires)
     }
 
     /// Nothing more may be acquired while too many requests that were given up may still be granted.

@@ -1,4 +1,4 @@
-//! LineWait in line for a resource: first come, first served.
+//! Waiting in line for a resource: first come, first served.
 
 use std::{sync::Arc, time::Duration};
 
@@ -8,9 +8,10 @@ use solehold_core::key::SessionId;
 use tokio::task::JoinSet;
 
 use super::{
-    acquire::{self, AcquireError, Attempt, LeaseTerms, Request},
+    adopt::{adopt_instead, waits_for_itself},
     guard::Guard,
     inner::Inner,
+    request::{self, AcquireError, Attempt, LeaseTerms, Request},
 };
 use crate::authority::{
     AuthorityError, Completion, GrantedLease, Operation, RefusalReason, Reply, ResourceName,
@@ -30,7 +31,7 @@ pub(crate) async fn wait_in_line(
     timeout: Duration,
     poll_every: Duration,
 ) -> Result<Guard, AcquireError> {
-    acquire::check(inner, &resource)?;
+    request::check(inner, &resource)?;
     let until = inner.clock().now().plus(timeout);
     let request = Request::new(inner, resource, terms);
     let mut wait = LineWait { request, until, poll_every, holder: None };
@@ -70,6 +71,15 @@ struct LineWait {
     holder: Option<String>,
 }
 
+/// What a wait in line came to.
+enum InLine {
+    Answered(Box<Reply<GrantedLease>>),
+    /// There is no line to wait in.
+    NoLine,
+    /// The session's own lease is in the way.
+    WaitsForItself,
+}
+
 enum Next {
     Return(Box<Result<Guard, AcquireError>>),
     Again,
@@ -85,8 +95,9 @@ impl LineWait {
                 () = self.request.inner.clock().wait_until(self.until) => return Err(self.timed_out()),
             };
             let next = match self.in_line(session).await {
-                Some(answer) => self.after_line(session, answer, failures).await,
-                None => self.by_polling(session).await,
+                InLine::Answered(answer) => self.after_line(session, *answer, failures).await,
+                InLine::NoLine => self.by_polling(session).await,
+                InLine::WaitsForItself => self.ask_again(session, failures).await,
             };
             let pause = match next {
                 Next::Return(outcome) => return *outcome,
@@ -106,16 +117,18 @@ impl LineWait {
         AcquireError::TimedOut { resource: self.request.resource.clone(), holder: self.holder.clone() }
     }
 
-    /// Waits in line until granted or out of time; none where there is no line.
+    /// Waits in line until granted or out of time.
     ///
     /// One call of the authority has a longest wait. Before it ends the next one is made under the same request, which
     /// keeps the place. The former is let run out: dropped, it would leave the line, and take a grant along that it has
     /// just got.
-    async fn in_line(&mut self, session: SessionId) -> Option<Reply<GrantedLease>> {
+    async fn in_line(&mut self, session: SessionId) -> InLine {
         let inner = self.request.inner.clone();
         let ask = self.request.ask(session);
         self.request.mark_sent();
         let mut calls = JoinSet::new();
+        let own_lease = self.own_lease();
+        tokio::pin!(own_lease);
         loop {
             let left = self.until.since(inner.clock().now());
             let wait = left.min(inner.authority.wait_max());
@@ -129,19 +142,26 @@ impl LineWait {
                     biased;
                     answer = calls.join_next() => answer,
                     () = inner.clock().wait_until(asked_again_at) => break,
+                    () = &mut own_lease => {
+                        // The lease may still be the grant of this call.
+                        calls.detach_all();
+                        return InLine::WaitsForItself;
+                    }
                 };
                 let answer = match answer {
-                    Some(Ok(answer)) => answer?,
+                    Some(Ok(Some(answer))) => answer,
+                    Some(Ok(None)) => return InLine::NoLine,
                     Some(Err(_)) | None => Err(AuthorityError::Unknown("the wait was given up".to_owned())),
                 };
                 // Whatever else the former call says, the later one has its place.
                 if matches!(answer, Ok(Ok(_))) || calls.is_empty() {
                     calls.detach_all();
-                    return Some(answer);
+                    return InLine::Answered(Box::new(answer));
                 }
             }
             if inner.clock().now() >= self.until {
-                return Some(Err(AuthorityError::Unknown("no answer in time".to_owned())));
+                let error = AuthorityError::Unknown("no answer in time".to_owned());
+                return InLine::Answered(Box::new(Err(error)));
             }
         }
     }
@@ -154,15 +174,61 @@ impl LineWait {
         }
     }
 
+    /// Resolves when this waits for a lease of its own session, as far as can be told without an answer.
+    fn own_lease(&self) -> impl Future<Output = ()> + use<> {
+        let inner = self.request.inner.clone();
+        let resource = self.request.resource.clone();
+        let is_exclusive = self.request.terms().slots.is_none();
+        async move {
+            if is_exclusive {
+                waits_for_itself(&inner, &resource).await
+            } else {
+                std::future::pending().await
+            }
+        }
+    }
+
+    /// Asks whether the session's lease is the grant of this request. If it is not, it is adopted instead.
+    async fn ask_again(&mut self, session: SessionId, failures: u32) -> Next {
+        let ask = Operation::Acquire(self.request.ask(session));
+        let answer = match self.request.inner.coalescer.submit(ask).await {
+            Ok(Ok(Completion::Held(granted))) => Ok(Ok(granted)),
+            Ok(Ok(Completion::Released)) => Err(AuthorityError::Unknown("an unexpected answer".to_owned())),
+            Ok(Err(refusal)) => Ok(Err(refusal)),
+            Err(error) => Err(error),
+        };
+        let is_held = matches!(&answer, Ok(Err(refusal)) if refusal.code == ErrorCode::Held);
+        if is_held && let Some(guard) = self.adopt_instead().await {
+            return Next::Return(Box::new(Ok(guard)));
+        }
+        self.after_line(session, answer, failures).await
+    }
+
+    /// Adopts the session's own lease that it was refused for, if there is one and it can be had in time.
+    async fn adopt_instead(&mut self) -> Option<Guard> {
+        let inner = self.request.inner.clone();
+        tokio::select! {
+            biased;
+            adopted = adopt_instead(&mut self.request) => adopted,
+            () = inner.clock().wait_until(self.until) => None,
+        }
+    }
+
     /// The fallback: asks every `poll_every`.
     async fn by_polling(&mut self, session: SessionId) -> Next {
-        match self.request.attempt(session).await {
-            Attempt::Won(guard) => Next::Return(Box::new(Ok(guard))),
-            Attempt::Refused(refusal) => match self.refused(refusal, 1) {
-                Next::After(_) => Next::After(self.poll_every),
-                next => next,
-            },
-            Attempt::Unknown(_) => Next::After(self.poll_every),
+        let refusal = match self.request.attempt(session).await {
+            Attempt::Won(guard) => return Next::Return(Box::new(Ok(guard))),
+            Attempt::Refused(refusal) => refusal,
+            Attempt::Unknown(_) => return Next::After(self.poll_every),
+        };
+        if refusal.code == ErrorCode::Held
+            && let Some(guard) = self.adopt_instead().await
+        {
+            return Next::Return(Box::new(Ok(guard)));
+        }
+        match self.refused(refusal, 1) {
+            Next::After(_) => Next::After(self.poll_every),
+            next => next,
         }
     }
 

@@ -3,11 +3,12 @@
 //! Each module imports only those to its left:
 //!
 //! ```text
-//!   config, holding, claims <- inner <- claim <- endings <- guard <- acquire <- line, take_over    acquiring
-//!                                                       <- reclaim <- driver, and listen           keeping it alive
+//!   config, holding, claims <- inner <- claim <- endings <- guard <- request <- adopt <- acquire, line, take_over
+//!                                                       <- reclaim <- driver, and listen
 //! ```
 
 mod acquire;
+mod adopt;
 mod claim;
 mod claims;
 mod config;
@@ -19,6 +20,7 @@ mod inner;
 mod line;
 mod listen;
 mod reclaim;
+mod request;
 mod take_over;
 
 use std::{sync::Arc, time::Duration};
@@ -28,12 +30,12 @@ use solehold_core::key::SessionId;
 use tokio::sync::watch;
 
 pub use self::{
-    acquire::AcquireError,
     config::{OpenError, SessionConfig, Surroundings},
     guard::{Guard, GuardError},
     inner::Contact,
+    request::AcquireError,
 };
-pub(crate) use self::{acquire::LeaseTerms, inner::Inner, line::wait_in_line};
+pub(crate) use self::{inner::Inner, line::wait_in_line, request::LeaseTerms};
 use self::{
     inner::Phase,
     line::{POLL_EVERY, wait_for_all},
@@ -255,7 +257,7 @@ impl ClientSession {
 
     /// A guard for a lease among [`Self::unclaimed`]; none if it is no longer among them.
     pub async fn adopt(&self, lease: &HeldLease) -> Result<Option<Guard>, AcquireError> {
-        take_over::adopt(&self.inner, lease).await
+        adopt::adopt(&self.inner, lease).await
     }
 
     /// Closes the session. Guards that are still there are lost from now on; what they hold is free when they are

@@ -3,13 +3,14 @@
 use std::{sync::Arc, time::Duration};
 
 use super::{
-    acquire::{self, AcquireError},
+    adopt::hold,
     claim::ResourceClaim,
     endings,
     guard::Guard,
     inner::Inner,
+    request::{self, AcquireError},
 };
-use crate::authority::{Attributes, AuthorityError, Beat, GrantedLease, HeldLease, ResourceName};
+use crate::authority::{Attributes, AuthorityError, ResourceName};
 use solehold_core::key::{LeaseId, SessionId};
 
 /// How often to look whether the present holder has released, beside being told.
@@ -86,7 +87,7 @@ pub(super) async fn take_over(
     within: Duration,
     attributes: Attributes,
 ) -> Result<Option<Guard>, AcquireError> {
-    acquire::check(inner, &resource)?;
+    request::check(inner, &resource)?;
     let session = inner.ready().await.map_err(AcquireError::SessionOver)?;
     let claim = Some(ResourceClaim::new(inner, resource.clone()));
     let lease = None;
@@ -116,31 +117,4 @@ pub(super) async fn take_over(
             () = inner.clock().wait_until(look_at) => inner.beat_now(),
         }
     }
-}
-
-/// Takes up a lease that nothing in this session has a claim on.
-pub(super) async fn adopt(inner: &Arc<Inner>, lease: &HeldLease) -> Result<Option<Guard>, AcquireError> {
-    let Some((known, claim)) = ResourceClaim::on_unclaimed(inner, lease) else { return Ok(None) };
-    hold(inner, &known.beat, lease, Attributes::new(), &mut Some(claim)).await
-}
-
-/// Takes up the lease that has become active. The claim goes on to the guard, if there is one.
-async fn hold(
-    inner: &Arc<Inner>,
-    beat: &Beat,
-    held: &HeldLease,
-    attributes: Attributes,
-    claim: &mut Option<ResourceClaim>,
-) -> Result<Option<Guard>, AcquireError> {
-    let state = match inner.authority.read_state(&held.resource).await {
-        Ok(Ok(state)) => state,
-        Ok(Err(refusal)) => return Err(AcquireError::Refused { resource: held.resource.clone(), refusal }),
-        Err(error) => return Err(AcquireError::Authority { resource: held.resource.clone(), error }),
-    };
-    let ttl_left = beat.ttl_left;
-    let slack = beat.slack;
-    let epoch = beat.epoch;
-    let grant = GrantedLease { held: held.clone(), ttl_left, slack, epoch, state, confirm_within: None };
-    let Some(holding) = inner.hold(beat.session, grant, attributes) else { return Ok(None) };
-    Ok(claim.take().map(|claim| Guard::new(holding, claim)))
 }

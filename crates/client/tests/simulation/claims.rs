@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use solehold_client::{ClientSession, Guard, LeaseId, Policy};
+use solehold_client::{Authority, ClientSession, Guard, LeaseId, Policy, ResourceName};
 
 use crate::{
     network::{Kind, Network, Weather},
@@ -178,4 +178,86 @@ async fn a_lease_that_nobody_asked_for_is_adopted_once() {
     assert!(matches!(&guards[..], [guard] if guard.is_live()), "{} guards", guards.len());
     assert!(one.unclaimed().is_empty());
     assert!(one.adopt(&unclaimed[0]).await.expect("read").is_none());
+}
+
+/// How a program may ask for what an operator hands to its session meanwhile.
+#[derive(Debug, Clone, Copy)]
+enum Asking {
+    UntilGranted,
+    InLine,
+    Again,
+}
+
+impl Asking {
+    async fn ask(self, session: &ClientSession) -> Guard {
+        match self {
+            Self::UntilGranted => session.acquire("job", "a").await.expect("granted"),
+            Self::InLine => session.acquire_within("job", "a", TTL * 4).await.expect("granted"),
+            Self::Again => loop {
+                if let Ok(guard) = session.try_acquire("job", "a").await {
+                    return guard;
+                }
+                let _ = tokio::time::timeout(LOOK_EVERY, std::future::pending::<()>()).await;
+            },
+        }
+    }
+}
+
+/// The acquire has a claim on the resource, and is refused because its own session holds it.
+#[tokio::test(start_paused = true)]
+async fn a_session_that_is_handed_what_it_acquires_does_not_wait_for_itself() {
+    let both = [Asking::UntilGranted, Asking::InLine];
+    for ways in [&[Asking::UntilGranted][..], &[Asking::InLine], &[Asking::Again], &both] {
+        let world = World::new(47);
+        let (one, _) = world.holder("one", Policy::Deadline).await;
+        let (two, _) = world.holder("two", Policy::Deadline).await;
+        let held = two.acquire("job", "a").await.expect("free");
+        let mut asked = tokio::task::JoinSet::new();
+        for &way in ways {
+            let one = one.clone();
+            asked.spawn(async move { way.ask(&one).await });
+        }
+        world.pass(LOOK_EVERY).await;
+        let lease = LeaseId::new(&world.key("job", "a"), uuid::Uuid::from_u128(1));
+        assert!(world.offer("job", "a", lease, one.id().expect("open")).await);
+        held.release().await.expect("released");
+        let first = tokio::time::timeout(TTL * 2, asked.join_next()).await;
+        let guard = first.unwrap_or_else(|_| panic!("{ways:?}: it waits for itself")).expect("it asked");
+        let guard = guard.expect("it ends");
+        assert!(guard.is_live());
+        let shown: Vec<_> = one.leases().iter().map(|held| held.lease).collect();
+        assert_eq!(shown, [lease], "{ways:?}: what it was handed");
+        guard.release().await.expect("released");
+        while let Some(guard) = asked.join_next().await {
+            guard.expect("it ends").release().await.expect("released");
+        }
+        world.pass(TTL).await;
+        assert_eq!(world.holder_of("job", "a").await, None, "{ways:?}: nothing is left");
+    }
+}
+
+/// A heartbeat shows the grant long before its own answer comes.
+#[tokio::test(start_paused = true)]
+async fn a_grant_whose_answer_is_late_is_not_taken_for_another() {
+    let world = World::new(48);
+    let (one, network) = world.holder("one", Policy::Deadline).await;
+    let (two, _) = world.holder("two", Policy::Deadline).await;
+    let held = two.acquire("job", "a").await.expect("free");
+    network.turns_for(Kind::Acquire, Weather::Late(Duration::from_millis(1_800)));
+    let waits = tokio::spawn({
+        let one = one.clone();
+        async move { one.acquire_within("job", "a", TTL * 4).await.expect("granted") }
+    });
+    world.pass(LOOK_EVERY).await;
+    let token = held.token();
+    held.release().await.expect("released");
+    for _ in 0..30 {
+        one.refresh();
+        world.pass(LOOK_EVERY).await;
+    }
+    let guard = waits.await.expect("it ends");
+    let job = ResourceName::new("job", "a").expect("good names");
+    let newest = world.stores.authority(world.stores.newest());
+    let before = newest.token_before(&job, guard.token()).await.expect("an answer").expect("done");
+    assert_eq!(before, Some(token), "the first grant after the other's");
 }
