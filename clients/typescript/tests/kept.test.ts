@@ -114,8 +114,7 @@ describe("keepSession", { concurrency: true }, () => {
     await server.kill();
     await waitFor("the loss", () => holder.losses.length === 1);
     assert.equal(holder.losses[0]?.why, "deadline");
-    const again = await Solehold.start({ port: server.port, dataDir: server.dataDir });
-    t.after(() => again.stop());
+    await server.startAgain();
     await waitFor("the second guard", () => holder.guards.length === 2);
     assert.ok((holder.guards[1] as Guard).token > (holder.guards[0] as Guard).token);
     holder.isDone = true;

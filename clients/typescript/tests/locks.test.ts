@@ -214,8 +214,7 @@ describe("locks", { concurrency: true }, () => {
     const waiting = locks.acquire("restarted");
     await untilWaiting("lock", "restarted", 1);
     await own.kill();
-    const again = await Solehold.start({ port: own.port, dataDir: own.dataDir });
-    t.after(() => again.stop());
+    await own.startAgain();
     await guard.release();
     assert.ok((await waiting).token > guard.token);
   });

@@ -100,8 +100,7 @@ describe("secured", () => {
     const fail = (): never => {
       throw new Error("the disk is full");
     };
-    const again = await Solehold.start({ port: server.port, dataDir: server.dataDir });
-    t.after(() => again.stop());
+    await server.startAgain();
     await using loud = new Client(server.url, {
       logger: { debug: fail, info: fail, warn: fail, error: fail },
     });

@@ -119,7 +119,7 @@ test("no worker acts after its deadline, and at the sink no token goes back", as
   t.after(() => listener.close());
   const address = listener.address();
   assert.ok(typeof address === "object" && address);
-  let server = await Solehold.start();
+  const server = await Solehold.start();
   t.after(() => server.stop());
   const worker = (number: number): Program =>
     node("storm-worker.js", server.url, `worker-${number}`, String(address.port), String(TTL_MS), ...KEYS);
@@ -146,9 +146,7 @@ test("no worker acts after its deadline, and at the sink no token goes back", as
     if (round % 6 === 5) {
       faultsOf.servers += 1;
       await server.kill();
-      const started = await Solehold.start({ port: server.port, dataDir: server.dataDir });
-      t.after(() => started.stop());
-      server = started;
+      await server.startAgain();
     } else if (round % 3 !== 2) {
       faultsOf.paused += 1;
       struck.send("SIGSTOP");

@@ -8,7 +8,7 @@ import { FRAME_BYTES_MAX } from "../src/limits.js";
 import { Decoder } from "../src/sse.js";
 import { Follower, Resync } from "../src/watch.js";
 import { begin, thrown } from "./support/case.js";
-import { Solehold, waitFor } from "./support/server.js";
+import { waitFor } from "./support/server.js";
 
 async function nextEvent(watch: Watch): Promise<Event> {
   const { value } = await watch.next();
@@ -57,7 +57,6 @@ describe("watching", () => {
 
   test("it resumes by cursor across restarts with no gaps and no duplicates", async (t) => {
     const { client, open, server } = await begin(t, { retryForMs: 60_000 });
-    let running = server;
     const tokens: number[] = [];
     const seen: number[] = [];
     const take = async (watch: Watch, count: number): Promise<void> => {
@@ -77,10 +76,8 @@ describe("watching", () => {
       }
       await (await session.acquire("camera", "not-watched")).release();
       await take(watch, tokens.length - 2); // the rest is under way when the server goes
-      await running.kill();
-      running = await Solehold.start({ port: server.port, dataDir: server.dataDir });
-      const started = running;
-      t.after(() => started.stop());
+      await server.kill();
+      await server.startAgain();
     }
     const { cursor } = watch;
     await watch.close();

@@ -138,30 +138,29 @@ export class Program {
 
 export interface SoleholdOptions {
   port?: number;
-  dataDir?: string;
   args?: readonly string[];
 }
 
 /** A running `solehold serve`. */
 export class Solehold {
   private constructor(
-    readonly program: Program,
+    public program: Program,
     readonly url: string,
     readonly dataDir: string,
+    private readonly args: readonly string[],
     private readonly remove: () => void,
   ) {}
 
   static async start(options: SoleholdOptions = {}): Promise<Solehold> {
     const { port = 0, args = [] } = options;
     const folder = temporary("server");
-    const dataDir = options.dataDir ?? join(folder.path, "data");
+    const dataDir = join(folder.path, "data");
     const store = args.includes("--engine") ? [] : ["--data-dir", dataDir];
-    const program = new Program([binary(), "serve", "--listen", `127.0.0.1:${port}`, ...store, ...args]);
+    const all = [...store, ...args];
     try {
-      const url = (await program.line(LISTENING)).split(" ")[0] as string;
-      return new Solehold(program, url, dataDir, folder.remove);
+      const { program, url } = await serve(port, all);
+      return new Solehold(program, url, dataDir, all, folder.remove);
     } catch (error) {
-      await program.end();
       folder.remove();
       throw error;
     }
@@ -176,10 +175,25 @@ export class Solehold {
     return this.program.end();
   }
 
+  /** After a kill, at the same address and with the same data. */
+  async startAgain(): Promise<void> {
+    this.program = (await serve(this.port, this.args)).program;
+  }
+
   /** SIGKILL, and the data goes. */
   async stop(): Promise<void> {
     await this.kill();
     this.remove();
+  }
+}
+
+async function serve(port: number, args: readonly string[]): Promise<{ program: Program; url: string }> {
+  const program = new Program([binary(), "serve", "--listen", `127.0.0.1:${port}`, ...args]);
+  try {
+    return { program, url: (await program.line(LISTENING)).split(" ")[0] as string };
+  } catch (error) {
+    await program.end();
+    throw error;
   }
 }
 
