@@ -131,10 +131,11 @@ VARYING = [
     (r"\b20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z", "TIME"),
     (r'"request_id":"[^"]*"', '"request_id":"ID"'),
     (r'"(ttl_ms|retry_after_ms|uptime_seconds)":\d+', r'"\1":N'),
+    # Before spans: it may end like one, as in vm-6152-37078d.
+    (r"\b[a-z0-9-]+-[0-9a-f]{6,8}\b", "NODE"),
     (r"\b\d+(\.\d+)? ?(ms|s|m|h|d)\b( \d+(ms|s|m|h)\b)*", "SPAN"),
     (r"\bjust now\b|\bSPAN ago\b", "WHEN"),
     (r"[Pp]rocess \d+|\bpid \d+|^\[\d+\] \d+$", "PROCESS"),
-    (r"\b[a-z0-9-]+-[0-9a-f]{6,8}\b", "NODE"),
     (r"line \d+: +\d+ ", "line N: PROCESS "),
 ]
 
