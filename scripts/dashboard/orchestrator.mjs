@@ -1,4 +1,4 @@
-// A real orchestrator, with a broker and a database of its own: `crates/orchestrator/examples/dashboard_world.rs`.
+// A real orchestrator, with a broker and a database of its own: `crates/orchestrator/examples/orchestrator_world.rs`.
 
 import { spawn } from "node:child_process";
 import { existsSync } from "node:fs";
@@ -12,9 +12,9 @@ const PATIENCE_MS = 120_000;
 
 function program() {
   const built = ["debug", "release"]
-    .map((profile) => join(TARGET, profile, "examples", "dashboard_world"))
+    .map((profile) => join(TARGET, profile, "examples", "orchestrator_world"))
     .find((path) => existsSync(path));
-  if (!built) throw new Error(`there is no examples/dashboard_world in ${TARGET}: run \`make build\``);
+  if (!built) throw new Error(`there is no examples/orchestrator_world in ${TARGET}: run \`make build\``);
   return built;
 }
 

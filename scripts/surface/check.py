@@ -7,6 +7,8 @@ import secrets
 import subprocess
 import sys
 import tempfile
+import time
+import urllib.error
 import urllib.request
 from pathlib import Path
 
@@ -22,22 +24,60 @@ DONE_SHARE_MIN = 0.5
 NEVER_DONE = {"POST /api/v1/admin/import"}
 
 
-def binary():
-    if given := os.environ.get("SOLEHOLD_BIN"):
-        return given
+def built(program):
     target = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
     for profile in ("debug", "release"):
-        if (built := target / profile / "solehold").is_file():
-            return str(built)
-    sys.exit(f"there is no solehold in {target}: run `cargo build --workspace --bins`, or set SOLEHOLD_BIN")
+        if (found := target / profile / program).is_file():
+            return str(found)
+    sys.exit(f"there is no {program} in {target}: run `make build`")
 
 
-def start(folder, key):
+def start_orchestrator(folder):
+    """A real orchestrator with a job and a letter, the options of a server that shows them, and the id of the job."""
+    program = built("examples/orchestrator_world")
+    process = subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    started = process.stdout.readline()
+    if not started:
+        sys.exit(f"the orchestrator did not start: it ended with {process.wait()}")
+    at = json.loads(started)
+    job = {"job_id": "video-17", "organization_id": "acme"}
+    unknown = {**job, "job_id": "video-9"}
+    for command in ({**job, "type": "CREATE", "input": {}}, {**unknown, "type": "CANCEL"}):
+        request = {"partition": 0, "key": f"acme:{command['job_id']}", "command": command}
+        process.stdin.write(json.dumps(request) + "\n")
+        process.stdin.flush()
+        process.stdout.readline()
+    for path, is_there in (("/jobs/video-17", bool), ("/letters", lambda page: page["letters"])):
+        wait_for(at["url"] + path, at["key"], is_there)
+    key_file = Path(folder) / "orchestrator-key"
+    key_file.write_text(at["key"])
+    return process, ["--orchestrator", at["url"], "--orchestrator-key-file", str(key_file)], job["job_id"]
+
+
+def wait_for(url, key, is_there):
+    request = urllib.request.Request(url, headers={"Authorization": f"Bearer {key}"})
+    until = time.monotonic() + 60
+    while True:
+        try:
+            with urllib.request.urlopen(request, timeout=30) as answer:
+                if is_there(json.load(answer)):
+                    return
+        except urllib.error.HTTPError as refusal:
+            if refusal.code != 404:
+                raise
+        if time.monotonic() > until:
+            sys.exit(f"{url} does not show what was sent")
+        time.sleep(0.05)
+
+
+def start(folder, key, options):
     """A server over an empty folder, and its address."""
     ours = {name: value for name, value in os.environ.items() if not name.startswith("SOLEHOLD_")}
     # The description says what any server may allow; this one allows all of it.
     ours.update(SOLEHOLD_BOOTSTRAP_KEY=key, SOLEHOLD_TTL_MAX="1day")
-    command = [binary(), "serve", "--data-dir", f"{folder}/data", "--listen", "127.0.0.1:0", "--log-level", "error"]
+    program = os.environ.get("SOLEHOLD_BIN") or built("solehold")
+    command = [program, "serve", "--data-dir", f"{folder}/data", "--listen", "127.0.0.1:0", "--log-level", "error"]
+    command += options
     server = subprocess.Popen(command, env=ours, stdout=subprocess.PIPE, text=True)
     for line in server.stdout:
         if line.startswith(LISTENING):
@@ -45,10 +85,10 @@ def start(folder, key):
     sys.exit(f"the server did not start: it ended with {server.wait()}")
 
 
-def run(folder, url, key, more):
+def run(folder, url, key, job, more):
     """Runs schemathesis; returns whether it found nothing, and what was called how often."""
     counts = Path(folder) / "counts.json"
-    env = {**os.environ, "SURFACE_URL": url, "SURFACE_KEY": key, "SURFACE_COUNTS": str(counts)}
+    env = {**os.environ, "SURFACE_URL": url, "SURFACE_KEY": key, "SURFACE_COUNTS": str(counts), "SURFACE_JOB": job}
     env.update(SCHEMATHESIS_HOOKS="hooks", PYTHONPATH=str(HERE), PYTHONDONTWRITEBYTECODE="1")
     program = Path(sys.executable).parent / "schemathesis"
     command = [program, "--config-file", HERE / "schemathesis.toml", "run", f"{url}/api/v1/openapi.json"]
@@ -83,13 +123,19 @@ def shortcomings(described, counts):
 def main():
     key = f"surface-{secrets.token_hex(16)}"
     with tempfile.TemporaryDirectory(prefix="solehold-surface-") as folder:
-        server, url = start(folder, key)
+        orchestrator, options, job = start_orchestrator(folder)
         try:
-            described = operations(url)
-            found_nothing, counts = run(folder, url, key, sys.argv[1:])
+            server, url = start(folder, key, options)
+            try:
+                described = operations(url)
+                found_nothing, counts = run(folder, url, key, job, sys.argv[1:])
+            finally:
+                server.terminate()
+                server.wait()
         finally:
-            server.terminate()
-            server.wait()
+            # It ends what it has started.
+            orchestrator.stdin.close()
+            orchestrator.wait()
     problems = list(shortcomings(described, counts)) if len(sys.argv) == 1 else []
     for problem in problems:
         print(f"the check is not whole: {problem}", file=sys.stderr)

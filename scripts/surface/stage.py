@@ -175,6 +175,7 @@ STAGES = {
     "POST /api/v1/resources/{kind}/{key}/failures": failing,
     "POST /api/v1/scenes/{id}/lease": free_scene,
     "POST /api/v1/scenes/{id}/lease/renew": with_lease(world.held_scene, holder="holder_id", token="version"),
+    "GET /api/v1/orchestrator/jobs/{id}": with_path(lambda: {"id": world.JOB}),
     "GET /api/v1/sessions/{id}": with_path(world.session),
     "DELETE /api/v1/sessions/{id}": with_path(world.session),
     "PUT /api/v1/sessions/{id}/heartbeat": with_path(world.session),

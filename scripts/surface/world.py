@@ -8,6 +8,8 @@ import urllib.request
 
 URL = os.environ["SURFACE_URL"]
 KEY = os.environ["SURFACE_KEY"]
+# A job of the orchestrator whose jobs the server shows.
+JOB = os.environ["SURFACE_JOB"]
 _numbers = itertools.count(1)
 
 

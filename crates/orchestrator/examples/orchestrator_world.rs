@@ -1,5 +1,5 @@
-//! A real orchestrator for the tests of the dashboard (`scripts/check-dashboard`): with a broker and a database of its
-//! own, until stdin is closed.
+//! A real orchestrator for the checks of the dashboard and of the HTTP surface (`scripts/check-dashboard`,
+//! `scripts/check-surface`): with a broker and a database of its own, until stdin is closed.
 //!
 //! ```text
 //!   stdout  {"url": "http://127.0.0.1:41233", "key": "..."}      once it serves, and after `start`
