@@ -2,248 +2,38 @@
 
 mod support;
 
-use std::collections::BTreeMap;
-
 use reqwest::Method;
 use serde_json::{Value, json};
 use solehold_core::call::ResourceScope;
-use solehold_server::{Role, keys, openapi_json};
-use support::{Asking, name, serve};
+use solehold_server::{Role, keys};
+use support::{
+    Asking, name,
+    world::{SECRET, World, first_of, operations},
+};
 
-/// One operation as it is described.
-struct Operation {
-    method: Method,
-    path: String,
-    id: String,
-    /// What its key must allow; none, if it needs no key.
-    role: Option<Role>,
-    has_body: bool,
-}
-
-fn operations() -> Vec<Operation> {
-    let described: Value = serde_json::from_str(openapi_json()).expect("JSON");
-    let mut all = Vec::new();
-    for (path, item) in described["paths"].as_object().expect("paths") {
-        for (method, operation) in item.as_object().expect("a path item") {
-            let Ok(method) = method.to_uppercase().parse() else { continue };
-            let Some(id) = operation["operationId"].as_str() else { continue };
-            let role = operation["security"][0]["bearer"][0].as_str();
-            all.push(Operation {
-                method,
-                path: path.clone(),
-                id: id.to_owned(),
-                role: role.map(|role| serde_json::from_value(json!(role)).expect("a role")),
-                has_body: !operation["requestBody"].is_null(),
-            });
-        }
+/// All that acme has, as the root sees it: what nobody else may change.
+async fn everything(world: &World) -> String {
+    let mut all = String::new();
+    for path in [
+        "/api/v1/resources?tenant=acme",
+        "/api/v1/runners?tenant=acme",
+        "/api/v1/scenes?tenant=acme",
+        "/api/v1/admin/keys?tenant=acme",
+        "/api/v1/admin/tenants/acme",
+        "/api/v1/admin/audit?tenant=acme",
+        "/api/v1/tenants/acme/sites/site-1/cameras",
+        "/api/v1/tenants/acme/sites/site-1/zones",
+        "/api/v1/resources/job/nightly/state?tenant=acme",
+        "/api/v1/resources/job/nightly/history?tenant=acme",
+        "/api/v1/placement?tenant=acme",
+        "/api/v1/deployments?tenant=acme",
+        &format!("/api/v1/sessions/{}?tenant=acme", world.things.session),
+    ] {
+        all += &without_time(&world.root.get(path).await.text);
+        all.push('\n');
     }
-    assert!(all.len() > 80, "{} operations", all.len());
+    assert!(all.contains("nightly") && all.contains("\"w1\"") && !all.contains("stolen"), "{all}");
     all
-}
-
-/// The things of tenant acme, and the keys that try to get at them.
-struct World {
-    asking: Asking,
-    /// Admin of all.
-    root: Asking,
-    /// By acme's key `one` all leases are held.
-    one: Asking,
-    /// What stands in paths.
-    names: BTreeMap<&'static str, String>,
-    session: String,
-    lease: String,
-    token: u64,
-}
-
-/// What acme's things say of themselves.
-const SECRET: &str = "secret-of-acme";
-const ZONE: &str = r#"{"zone_id": "z1", "polygon": [[0, 0], [1, 0], [1, 1]]}"#;
-
-impl World {
-    async fn new() -> Self {
-        let asking = serve().await;
-        let root = asking.with_key(asking.make_key(Role::Admin, None).await.1);
-        let (key, text) = asking.make_key(Role::Runner, Some("acme")).await;
-        let one = asking.with_key(text);
-        let admin = asking.with_key(asking.make_key(Role::Admin, Some("acme")).await.1);
-        let site = "/api/v1/tenants/acme/sites/site-1";
-        for (method, path, body) in [
-            (
-                Method::PUT,
-                "/api/v1/resources/job/nightly".to_owned(),
-                json!({"attributes": {"note": SECRET}}).to_string(),
-            ),
-            (Method::PUT, "/api/v1/scenes/s1".to_owned(), json!({"name": SECRET}).to_string()),
-            (
-                Method::POST,
-                format!("{site}/cameras"),
-                json!({"camera_uuid": "cam-c1", "rtsp_url": format!("rtsp://{SECRET}")}).to_string(),
-            ),
-            (Method::POST, format!("{site}/zones"), ZONE.to_owned()),
-        ] {
-            let made = admin.send(method, &path, &body).await;
-            assert!(made.status.is_success(), "{path}: {made:?}");
-        }
-        let ask = async |path: &str, body: Value| {
-            let answer = one.send(Method::POST, path, &body.to_string()).await;
-            assert!(answer.status.is_success(), "{path}: {answer:?}");
-            answer.json()
-        };
-        let session =
-            ask("/api/v1/sessions", json!({"holder": "w1", "ttl_seconds": 300, "metrics": {"note": SECRET}}))
-                .await;
-        let session = session["session_id"].as_str().expect("a session").to_owned();
-        let in_session = json!({"holder": "w1", "session_id": session, "request_id": "r1",
-            "attributes": {"note": SECRET}});
-        let job = ask("/api/v1/resources/job/nightly/lease", in_session).await;
-        ask("/api/v1/scenes/s1/lease", json!({"holder_id": "w1", "ttl_seconds": 300})).await;
-        ask("/api/v1/locks/l1", json!({"holder": "w1", "ttl_seconds": 300})).await;
-        ask(
-            "/api/v1/runners/register",
-            json!({"runner_id": "w2", "session_ttl_seconds": 300, "host": SECRET}),
-        )
-        .await;
-        let camera = json!({"camera_uuid": "cam-c1", "runner_id": "w2", "ttl_seconds": 300});
-        ask("/api/v1/leases/acquire", camera).await;
-        let lease = job["lease_id"].as_str().expect("a lease").to_owned();
-        let names = [
-            ("kind", "job"),
-            ("key", "nightly"),
-            ("name", "l1"),
-            ("camera_uuid", "cam-c1"),
-            ("tenant", "acme"),
-            ("site", "site-1"),
-            ("zone_id", "z1"),
-            ("runner_id", "w2"),
-            ("lease_id", &lease),
-            ("scenes.id", "s1"),
-            ("runners.id", "w2"),
-            ("sessions.id", &session),
-            ("keys.id", key.id.as_str()),
-            ("jobs.id", "video-17"),
-        ];
-        let names = names.map(|(name, value)| (name, value.to_owned())).into();
-        let token = job["token"].as_u64().expect("a token");
-        Self { asking, root, one, names, session, lease, token }
-    }
-
-    /// The path of an operation, with the names of acme's things.
-    fn path(&self, operation: &Operation) -> String {
-        let parts: Vec<_> = operation.path.split('/').collect();
-        let filled = parts.iter().enumerate().map(|(at, part)| {
-            let Some(name) = part.strip_prefix('{').and_then(|part| part.strip_suffix('}')) else {
-                return (*part).to_owned();
-            };
-            let qualified = format!("{}.{name}", parts[at - 1]);
-            let value = self.names.get(name).or_else(|| self.names.get(qualified.as_str()));
-            value
-                .unwrap_or_else(|| panic!("this test has no {qualified} for {}: give it one", operation.id))
-                .clone()
-        });
-        filled.collect::<Vec<_>>().join("/")
-    }
-
-    /// A body with which the operation would harm acme's things, if it were allowed.
-    fn body(&self, operation: &Operation) -> String {
-        let session = &self.session;
-        let lease = &self.lease;
-        let token = self.token;
-        let item =
-            json!({"kind": "job", "key": "nightly", "holder": "w1", "lease_id": lease, "token": token});
-        let ask = json!({"kind": "job", "key": "nightly", "holder": "w1", "session_id": session, "request_id": "r1"});
-        let by_name = json!({"holder": "w1"});
-        let body = match operation.id.as_str() {
-            "import" => return "{}".to_owned(),
-            "create_key" => json!({"name": "k", "role": "admin", "tenant": "acme"}),
-            "expire_key" => json!({"expires_in_seconds": 0}),
-            "rotate_key" => json!({"grace_seconds": 0}),
-            "raise_token" => json!({"above": 1_000}),
-            "restored" => json!({}),
-            "retire" => json!({"to": "elsewhere"}),
-            "put_tenant" => json!({"quotas": {"resources": 0}}),
-            "put_camera" | "create_camera" | "put_site_camera" => {
-                json!({"camera_uuid": "cam-c1", "rtsp_url": "rtsp://stolen"})
-            }
-            "acquire_lease" => json!({"camera_uuid": "cam-c1", "runner_id": "w2", "tenant_id": "acme"}),
-            "batch_acquire" => json!({"items": [ask]}),
-            "batch_release" | "batch_renew" => json!({"items": [item]}),
-            "heartbeat_lease" => json!({"stats": {"stolen": true}}),
-            "release_lease" | "renew_lease" => json!({"token": token}),
-            "revoke_lease" => json!({"fenced": true}),
-            "acquire_lock" | "release_lock" | "renew_lock" => by_name,
-            "put_resource" => json!({"site": "stolen"}),
-            "report_failure" => json!({"runner_id": "w2", "reason": "stolen"}),
-            "put_quarantine" => json!({"reason": "stolen"}),
-            "shift_deployment" => json!({"to": "stolen", "percent": 100}),
-            "put_placement" => json!({"unplaced_kinds": ["stolen"]}),
-            "acquire_resource" => json!({"holder": "w1", "session_id": session, "request_id": "r1"}),
-            "release_resource" | "renew_resource" => json!({"holder": "w1", "token": token}),
-            "revoke_resource" => json!({"token": token, "fenced": true}),
-            "hand_over_resource" => json!({"session_id": session}),
-            "session_news" => json!({"sessions": [{"session_id": session, "revision": 0}]}),
-            "cancel_request" => json!({"holder": "w1", "request_id": "r1"}),
-            "put_state" => json!({"token": token, "sequence": 9, "document": {"stolen": true}}),
-            "register_runner" => json!({"runner_id": "w2", "tenant_id": "acme"}),
-            "delete_runner" => json!({}),
-            "heartbeat_runner" => json!({"metrics": {"stolen": true}}),
-            "put_runner_status" => json!({"status": "draining"}),
-            "put_scene" => json!({"name": "stolen"}),
-            "acquire_scene" | "release_scene" | "renew_scene" => json!({"holder_id": "w1"}),
-            "open_session" => json!({"holder": "w1", "replace": session, "fenced": true}),
-            "heartbeat_session" => json!({"metrics": {"stolen": true}}),
-            "create_zone" | "put_zone" => return ZONE.replace("[1, 1]", "[9, 9]"),
-            id => panic!("this test has no body for the operation {id}: give it one that would do harm"),
-        };
-        body.to_string()
-    }
-
-    /// All that acme has, as the root sees it: what nobody else may change.
-    async fn everything(&self) -> String {
-        let mut all = String::new();
-        for path in [
-            "/api/v1/resources?tenant=acme",
-            "/api/v1/runners?tenant=acme",
-            "/api/v1/scenes?tenant=acme",
-            "/api/v1/admin/keys?tenant=acme",
-            "/api/v1/admin/tenants/acme",
-            "/api/v1/admin/audit?tenant=acme",
-            "/api/v1/tenants/acme/sites/site-1/cameras",
-            "/api/v1/tenants/acme/sites/site-1/zones",
-            "/api/v1/resources/job/nightly/state?tenant=acme",
-            "/api/v1/resources/job/nightly/history?tenant=acme",
-            "/api/v1/placement?tenant=acme",
-            "/api/v1/deployments?tenant=acme",
-            &format!("/api/v1/sessions/{}?tenant=acme", self.session),
-        ] {
-            all += &without_time(&self.root.get(path).await.text);
-            all.push('\n');
-        }
-        assert!(all.contains("nightly") && all.contains("\"w1\"") && !all.contains("stolen"), "{all}");
-        all
-    }
-
-    async fn call(&self, who: &Asking, operation: &Operation, query: &str) -> (u16, String) {
-        let path = format!("{}{query}", self.path(operation));
-        let mut request = who.request(operation.method.clone(), &path);
-        if operation.has_body {
-            request = request.header("content-type", "application/json").body(self.body(operation));
-        }
-        first_of(request).await
-    }
-}
-
-/// The status, and the body or, of a stream, its first piece.
-async fn first_of(request: reqwest::RequestBuilder) -> (u16, String) {
-    let mut response = request.send().await.expect("an answer");
-    let status = response.status().as_u16();
-    let kind = response.headers().get("content-type").and_then(|kind| kind.to_str().ok());
-    let is_stream = kind.is_some_and(|kind| kind.contains("event-stream"));
-    let text = if is_stream {
-        String::from_utf8_lossy(&response.chunk().await.expect("a frame").unwrap_or_default()).into_owned()
-    } else {
-        response.text().await.expect("a body")
-    };
-    (status, text)
 }
 
 /// What changes by itself, or with what anyone does.
@@ -277,7 +67,7 @@ async fn every_route_checks_the_role_before_it_reads_the_body() {
     }
     for operation in operations() {
         let ask = async |who: &Asking| {
-            let request = who.request(operation.method.clone(), &world.path(&operation));
+            let request = who.request(operation.method.clone(), &world.things.path(&operation));
             let request = request.header("content-type", "application/json").body("{ this is not JSON");
             first_of(request).await
         };
@@ -300,7 +90,7 @@ async fn every_route_checks_the_role_before_it_reads_the_body() {
 #[tokio::test]
 async fn a_foreign_tenant_sees_and_changes_nothing() {
     let world = World::new().await;
-    let before = world.everything().await;
+    let before = everything(&world).await;
     let (_, text) = world.asking.make_key(Role::Admin, Some("other")).await;
     let stranger = world.asking.with_key(text);
     for operation in operations().iter().filter(|operation| operation.role.is_some()) {
@@ -309,26 +99,26 @@ async fn a_foreign_tenant_sees_and_changes_nothing() {
             assert!(status < 500, "{}: {status} {text}", operation.id);
             assert!(!text.contains(SECRET), "{}: {text}", operation.id);
         }
-        assert_eq!(world.everything().await, before, "{}", operation.id);
+        assert_eq!(everything(&world).await, before, "{}", operation.id);
     }
 }
 
 #[tokio::test]
 async fn a_foreign_key_ends_nothing() {
     let world = World::new().await;
-    let before = world.everything().await;
+    let before = everything(&world).await;
     let (_, text) = world.asking.make_key(Role::Runner, Some("acme")).await;
     // One more key of acme's.
-    let before_keys = world.everything().await;
+    let before_keys = everything(&world).await;
     assert_ne!(before, before_keys);
     let two = world.asking.with_key(text);
     for operation in operations().iter().filter(|operation| operation.role == Some(Role::Runner)) {
         let (status, text) = world.call(&two, operation, "").await;
         assert!(status < 500, "{}: {status} {text}", operation.id);
-        assert_eq!(world.everything().await, before_keys, "{}: {status} {text}", operation.id);
+        assert_eq!(everything(&world).await, before_keys, "{}: {status} {text}", operation.id);
     }
     // Its own key may, and an admin for all.
-    let heartbeat = format!("/api/v1/sessions/{}/heartbeat", world.session);
+    let heartbeat = format!("/api/v1/sessions/{}/heartbeat", world.things.session);
     assert_eq!(two.send(Method::PUT, &heartbeat, "{}").await.problem("forbidden")["status"], 403);
     assert_eq!(world.one.send(Method::PUT, &heartbeat, "{}").await.status, 200);
     drains_itself_only(&world, &two).await;
@@ -345,7 +135,7 @@ async fn a_foreign_key_ends_nothing() {
     };
     assert_eq!(by.len(), 2, "{history}");
     assert!(
-        by.contains(&id("admin", &Value::Null)) && by.contains(&json!(world.names["keys.id"])),
+        by.contains(&id("admin", &Value::Null)) && by.contains(&json!(world.things.names["keys.id"])),
         "{history}"
     );
 }
@@ -359,7 +149,7 @@ async fn drains_itself_only(world: &World, foreign: &Asking) {
     for status in ["active", "maintenance"] {
         put(&world.one, json!({"status": status})).await.problem("forbidden");
     }
-    let former = json!({"status": "draining", "session_id": world.session});
+    let former = json!({"status": "draining", "session_id": world.things.session});
     assert_eq!(put(&world.one, former).await.problem("session_superseded")["status"], 404, "another session");
     let session = world.one.get("/api/v1/runners/w2").await.json()["session_id"].clone();
     let own = json!({"status": "draining", "session_id": session});
@@ -409,7 +199,7 @@ async fn a_limited_key_sees_and_touches_only_its_resources() {
             }
         }
         assert!(who.get("/api/v1/resources/lock").await.text.contains("nightly-1"));
-        let lease = format!("/api/v1/leases/{}", world.lease);
+        let lease = format!("/api/v1/leases/{}", world.things.lease);
         for path in [
             "/api/v1/resources/job/nightly",
             "/api/v1/resources/job/nightly/lease",

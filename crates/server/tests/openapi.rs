@@ -8,15 +8,12 @@ mod support;
 
 use std::collections::BTreeSet;
 
-use axum::{Json, Router, http::Uri};
 use reqwest::Method;
 use serde_json::Value;
 use solehold_api::{leases::ENVELOPED, paths, problem::ErrorCode};
-use solehold_client::HttpConfig;
-use solehold_server::{Role, ServerConfig, openapi_json};
+use solehold_server::{Role, openapi_json};
 use solehold_testkit::golden;
-use support::{config, memory, serve, serve_with};
-use tokio::net::TcpListener;
+use support::{memory, orchestrator, serve, serve_with};
 
 fn document() -> Value {
     serde_json::from_str(openapi_json()).expect("JSON")
@@ -44,7 +41,7 @@ async fn the_reference_is_kept_with_calls_that_were_made() {
     let first = serve().await;
     let running = first.running.clone();
     let calls = tokio::task::spawn_blocking(move || calls::page(&running)).await.expect("calls");
-    let second = serve_with(with_orchestrator().await, memory()).await;
+    let second = serve_with(orchestrator::configured().await, memory()).await;
     let running = second.running.clone();
     let third = serve().await;
     let other = third.running.clone();
@@ -57,16 +54,6 @@ async fn the_reference_is_kept_with_calls_that_were_made() {
     for field in ["token", "lease_id", "holder", "ttl_ms", "confirm_within_ms"] {
         assert!(grant.contains(&format!("| `{field}` |")), "{field} is missing: {grant}");
     }
-}
-
-/// A server that passes on what a real orchestrator has answered: a test of the orchestrator records it.
-async fn with_orchestrator() -> ServerConfig {
-    let recorded: Value = serde_json::from_str(include_str!("support/orchestrator.json")).expect("JSON");
-    let answer = async move |uri: Uri| Json(recorded[uri.path()].clone());
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-    let url = format!("http://{}", listener.local_addr().expect("an address"));
-    tokio::spawn(async move { axum::serve(listener, Router::new().fallback(answer)).await });
-    ServerConfig { orchestrator: Some(HttpConfig::new([url])), ..config() }
 }
 
 /// A path whatever its placeholders are called.

@@ -2,6 +2,8 @@
 #![allow(dead_code, reason = "each test takes what it needs")]
 
 pub mod flaky;
+pub mod orchestrator;
+pub mod world;
 
 use std::{sync::Arc, time::Duration};
 
@@ -125,7 +127,17 @@ pub async fn serve_with(config: ServerConfig, store: Arc<dyn Store>) -> Asking {
 impl Asking {
     /// The same, showing that key.
     pub fn with_key(&self, key: impl Into<String>) -> Self {
-        Self { running: self.running.clone(), http: self.http.clone(), key: Some(key.into()) }
+        Self { key: Some(key.into()), ..self.again() }
+    }
+
+    /// The same, showing no key.
+    pub fn with_no_key(&self) -> Self {
+        Self { key: None, ..self.again() }
+    }
+
+    /// The same once more.
+    pub fn again(&self) -> Self {
+        Self { running: self.running.clone(), http: self.http.clone(), key: self.key.clone() }
     }
 
     /// Makes a key straight in the store, and waits until the server has seen that there are keys.
