@@ -8,7 +8,7 @@ use solehold_core::call::ResourceScope;
 use solehold_server::{Role, keys};
 use support::{
     Asking, name,
-    world::{SECRET, World, first_of, operations},
+    world::{SECRET, World, first_of, issue, operations},
 };
 
 /// All that acme has, as the root sees it: what nobody else may change.
@@ -222,4 +222,17 @@ async fn a_limited_key_sees_and_touches_only_its_resources() {
     let admin = json!({"name": "x", "role": "admin", "only": [{"kind": "lock"}]}).to_string();
     let wrong = world.root.send(Method::POST, "/api/v1/admin/keys", &admin).await.problem("invalid_field");
     assert_eq!(wrong["errors"][0]["field"], "only");
+}
+
+/// A session of another key showed all its leases, with their tokens, to a key that is for other resources.
+#[tokio::test]
+async fn a_limited_key_sees_only_its_resources_of_a_session() {
+    let world = World::new().await;
+    let path = format!("/api/v1/sessions/{}", world.things.session);
+    for (key_prefix, count) in [("weekly", 0), ("night", 1)] {
+        let only = json!([{"kind": "job", "key_prefix": key_prefix}]);
+        let (_, limited) = issue(&world.root, "reader", Some("acme"), only).await;
+        let session = limited.get(&path).await.json();
+        assert_eq!(session["leases"].as_array().map(Vec::len), Some(count), "{session}");
+    }
 }

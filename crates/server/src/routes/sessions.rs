@@ -13,7 +13,7 @@ use solehold_api::{
 };
 use solehold_core::{
     command::{self, Command, Footprint},
-    key::{HolderKey, Name, SessionId},
+    key::{HolderKey, Name, ResourceKey, SessionId},
     outcome::{Refusal, SessionView},
     session::SessionOver,
 };
@@ -60,7 +60,8 @@ pub async fn witness(context: &Context, sealed_cursor: Option<&str>) -> Result<(
     Ok(context.engine().witness(sealed).await?)
 }
 
-/// A session with everything attached to it; without that, if its holder knows it already.
+/// A session with everything attached to it; without that, if its holder knows it already. A limited key sees of the
+/// sessions of others only what is on its resources (rule 26).
 async fn shown(
     context: &Context,
     view: &SessionView,
@@ -71,6 +72,9 @@ async fn shown(
         engine.changed_lease_set(view, known.map(store_cursor)).await?.map_err(|why| over(view, why))?;
     let cursor = engine.cursor();
     let body = SessionBody::of(&view.session, view.now, engine.clock_slack_ms());
+    let caller = context.caller();
+    let is_own = caller.actor().may_act_for(view.session.by.as_ref());
+    let sees = |key: &ResourceKey| is_own || caller.may_see(key);
     let body = match set {
         // It is of the epoch that it was named with, whatever has become known meanwhile.
         None => SessionBody { epoch: known.map(|known| known.epoch), set_cursor: known, ..body },
@@ -78,7 +82,11 @@ async fn shown(
             epoch: Some(cursor.epoch),
             revision: set.revision.0,
             set_cursor: set.cursor(cursor.epoch).map(wire_cursor),
-            ..body.with_set(set.lasting(view), set.lasting_pending(view), view.now)
+            ..body.with_set(
+                set.lasting(view).filter(|lease| sees(&lease.key)),
+                set.lasting_pending(view).filter(|offer| sees(&offer.key)),
+                view.now,
+            )
         },
     };
     Ok(SessionBody { sealed_cursor: engine.seal(cursor), ..body })
