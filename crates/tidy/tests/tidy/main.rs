@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 type Found = Vec<(usize, String)>;
 type Rule = fn(&Source) -> Found;
 
-const RULES: [Rule; 9] = [
+const RULES: [Rule; 10] = [
     clock_reads,
     unwraps,
     domain_words_in_core,
@@ -26,6 +26,7 @@ const RULES: [Rule; 9] = [
     meaning_in_sentences,
     compiled_in_folders,
     unfinished,
+    routes_without_role,
 ];
 
 const LINES_MAX: usize = 600;
@@ -139,6 +140,19 @@ fn meaning_in_sentences(source: &Source) -> Found {
         return Vec::new();
     }
     source.find(Side::Product, &needles, "give the error a type or a field, and look at that")
+}
+
+/// `routes!` takes only handlers that say who may call them, and describes them, so that the specification of access
+/// has every operation.
+fn routes_without_role(source: &Source) -> Found {
+    let public = ["crates/server/src/dashboard/mod.rs", "crates/server/src/serve/entrance.rs"];
+    if !source.path.starts_with("crates/server/src")
+        || public.iter().any(|path| source.path == Path::new(path))
+    {
+        return Vec::new();
+    }
+    let mounts = [".route(", ".route_service(", ".nest(", ".nest_service("];
+    source.find(Side::Product, &mounts, "mount it with `routes!`, which needs a role and describes it")
 }
 
 /// Clones that share a target folder run each other's binaries.
@@ -482,6 +496,19 @@ mod every_rule_fires {
             assert_eq!(lines(unfinished, TEST, text), [1], "{text}");
         }
         assert_eq!(lines(unfinished, PRODUCT, "// todo! later"), [0; 0]);
+    }
+
+    #[test]
+    fn routes_that_need_no_role() {
+        let mount = "router.route(\"/x\", get(f))";
+        assert_eq!(lines(routes_without_role, "crates/server/src/routes/mod.rs", mount), [1]);
+        for elsewhere in ["crates/server/src/dashboard/mod.rs", "crates/cli/src/gate.rs", TEST] {
+            assert_eq!(lines(routes_without_role, elsewhere, mount), [0; 0], "{elsewhere}");
+        }
+        assert_eq!(
+            lines(routes_without_role, "crates/server/src/routes/mod.rs", "routers.routes(x)"),
+            [0; 0]
+        );
     }
 
     #[test]
