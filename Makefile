@@ -12,7 +12,7 @@ SUITE := build tests doctests python go typescript surface snippets dashboard
 .NOTPARALLEL:
 .PHONY: help check test test-nisshi deps verify suite $(VERIFY) $(SUITE) quick fix e2e storm fuzz mutants
 .PHONY: dist e2e-containers test-deb reference
-.PHONY: model sim soak bench bench-peers bench-claims bench-partitions bench-tables
+.PHONY: hostile model sim soak bench bench-peers bench-claims bench-partitions bench-tables
 
 help: ## this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -136,6 +136,10 @@ e2e-containers: ## images and compose files, run with podman: containers are kil
 storm: ## five minutes of faults over two servers and four agents; SOLEHOLD_STORM_SEED=N repeats the choices of a run
 	@$(MAKE) --no-print-directory build
 	@$(STAGE) storm env $(IN_MEMORY) SOLEHOLD_E2E=full cargo test --workspace --test storm -- --nocapture
+
+hostile: ## slow, huge and silent clients by the thousand against one server, whose memory stays bounded
+	@$(MAKE) --no-print-directory build
+	@$(STAGE) hostile env $(IN_MEMORY) SOLEHOLD_E2E=full cargo test --workspace --test hostile -- --nocapture --test-threads 1
 
 # `make test` visits the same scopes without `--wider`.
 model: ## every order of messages, crashes and ticks over the real decisions, within bounds; WIDER=2 for larger bounds

@@ -4,6 +4,10 @@ use std::time::Duration;
 
 use solehold_api::{admin::Quotas, limits::CAPACITY_MAX};
 
+/// Largest head of an HTTP/1 request, in bytes: its first line and its headers. A client needs no key to have that much
+/// kept for it on each of its connections.
+pub const HEAD_BYTES_MAX: usize = 64 * 1024;
+
 /// Limits of a server (rule 25); those of the API are in [`solehold_api::limits`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ServerLimits {
@@ -20,7 +24,8 @@ pub struct ServerLimits {
     pub connections_max: usize,
     /// A request that takes longer is answered with `unknown_outcome`.
     pub request_timeout: Duration,
-    /// A connection on which no complete request head arrives for this long is closed.
+    /// A connection on which no complete request head arrives for this long is closed, and one whose client takes
+    /// nothing of an answer for this long.
     pub idle_timeout: Duration,
     /// Requests get this long to finish when the server stops.
     pub shutdown_grace: Duration,

@@ -26,12 +26,13 @@ use tower::Service as _;
 
 use super::{
     files,
+    reading::ReadingPeer,
     tls::{self, Acceptor, TlsError},
 };
 use crate::{
     error::ApiError,
     http::{Peer, without_trailing_slash},
-    limits::ServerLimits,
+    limits::{HEAD_BYTES_MAX, ServerLimits},
     relays::StartRelayError,
     state::keys,
 };
@@ -179,10 +180,11 @@ async fn converse<S>(
     S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
 {
     let mut builder = auto::Builder::new(TokioExecutor::new());
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(idle_timeout);
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(idle_timeout).max_buf_size(HEAD_BYTES_MAX);
     builder.http2().timer(TokioTimer::new()).keep_alive_interval(PING_EVERY);
     let has_request = app.has_request.clone();
-    let connection = builder.serve_connection(TokioIo::new(stream), app).into_owned();
+    let stream = TokioIo::new(ReadingPeer::new(stream, idle_timeout));
+    let connection = builder.serve_connection(stream, app).into_owned();
     tokio::select! {
         ended = watcher.watch(connection) => if let Err(error) = ended {
             tracing::debug!(%error, "connection closed with an error");

@@ -1,13 +1,14 @@
 //! The server: how it starts, which tasks it runs, and how it stops.
 //!
 //! ```text
-//!   mod (Server, Running) --> entrance (listens before the store is open) --> listener --> tls, files --> config
+//!   mod (Server, Running) --> entrance (listens before the store is open) --> listener --> tls, files, reading --> config
 //! ```
 
 mod config;
 mod entrance;
 mod files;
 mod listener;
+mod reading;
 mod tls;
 
 use std::{
