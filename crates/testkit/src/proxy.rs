@@ -27,6 +27,7 @@ pub struct Proxy {
 struct Faults {
     cut: bool,
     stalled: bool,
+    responses_stalled: bool,
     drop_responses: bool,
     lost: Option<LostAnswer>,
     /// Requests in which this occurs are held back.
@@ -77,9 +78,18 @@ impl Proxy {
         self.faults.send_modify(|faults| faults.stalled = true);
     }
 
+    /// Forwards requests and holds answers back: the connection is half open. What was asked for happens, and the
+    /// client does not learn of it before [`Proxy::unstall`].
+    pub fn stall_responses(&self) {
+        self.faults.send_modify(|faults| faults.responses_stalled = true);
+    }
+
     /// Moves bytes again, those held back first.
     pub fn unstall(&self) {
-        self.faults.send_modify(|faults| faults.stalled = false);
+        self.faults.send_modify(|faults| {
+            faults.stalled = false;
+            faults.responses_stalled = false;
+        });
     }
 
     /// Forwards requests, swallows the answer and closes the connection: the effect happened, and nobody
@@ -164,7 +174,8 @@ async fn pump(
         let count = from.read(&mut buffer).await?;
         let is_held =
             |faults: &Faults| is_request && faults.held.is_some_and(|word| occurs(word, &buffer[..count]));
-        let now = *faults.wait_for(|faults| !faults.stalled && !is_held(faults)).await?;
+        let is_stalled = |faults: &Faults| faults.stalled || (faults.responses_stalled && !is_request);
+        let now = *faults.wait_for(|faults| !is_stalled(faults) && !is_held(faults)).await?;
         if count == 0 {
             return Ok(to.shutdown().await?);
         }

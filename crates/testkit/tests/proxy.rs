@@ -103,6 +103,20 @@ async fn stalls_and_goes_on() -> Result<()> {
 }
 
 #[tokio::test]
+async fn a_half_open_connection_delivers_requests_and_no_answers() -> Result<()> {
+    let (target, count) = counter().await?;
+    let proxy = Proxy::start(target).await?;
+    let mut client = Client::connect(&proxy).await?;
+    proxy.stall_responses();
+    client.send().await?;
+    wait_for("the request to arrive", SOON, async || count.load(Ordering::SeqCst) == 1).await?;
+    assert!(tokio::time::timeout(MOMENT, client.receive()).await.is_err());
+    proxy.unstall();
+    assert_eq!(client.receive().await?, "1");
+    Ok(())
+}
+
+#[tokio::test]
 async fn loses_the_answer_after_the_effect() -> Result<()> {
     let (target, count) = counter().await?;
     let proxy = Proxy::start(target).await?;
