@@ -1,0 +1,33 @@
+//! Chaos: real servers over a real PostgreSQL, writers and a sink as processes of their own, and faults on all of them
+//! and on every link between. What happened is recorded, and judged afterwards.
+//!
+//! ```text
+//!   writer 1 ─┐          ┌─ server 1 ─┐
+//!   writer 2 ─┼─ links ──┤            ├─ links ── PostgreSQL (── standby)
+//!   writer 3 ─┘          └─ server 2 ─┘
+//!       └──── links ── sink behind the gate ── links ── servers
+//!
+//!   world      these processes and links, and how they are started
+//!   fault      what is done to them, one by one and in pairs
+//!   section    one world under one fault, from its start to its judgement
+//!   history    what each process recorded; judge: what must hold in it
+//!   report     the figures of all sections as a table; plot: as a picture
+//!   lock_set   how many updates a lock loses whose clients are paused: ours and etcd's
+//! ```
+//! Every process is ended by its pid, and by a watchdog if this program dies.
+
+#![allow(missing_docs, reason = "fields and variants whose names say everything need no docs")]
+
+pub mod broken;
+pub mod fault;
+pub mod history;
+pub mod judge;
+pub mod lock_set;
+pub mod plot;
+pub mod process;
+pub mod report;
+pub mod section;
+pub mod sink;
+mod watcher;
+pub mod world;
+pub mod writer;

@@ -1,0 +1,303 @@
+//! Two servers over one PostgreSQL, three writers and a sink, each a process, and a proxy on every link between them.
+
+use std::{
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use anyhow::{Context, Result};
+use futures_util::future::{join_all, try_join_all};
+use solehold_clock::{AlarmClock as _, BootClock, BootTime};
+use solehold_testkit::{Postgres, Program, Proxy, Solehold, SoleholdBuilder, TempDir, free_port, wait_for};
+
+use crate::{
+    broken::Broken,
+    history::History,
+    process::Process,
+    sink::{self, LastWrite, SinkClient},
+    watcher::Watcher,
+    writer,
+};
+
+pub const SERVERS: usize = 2;
+pub const WRITERS: usize = 3;
+/// That PostgreSQL allows: few, so that they can be used up.
+pub const CONNECTIONS: usize = 80;
+const RESOURCES: usize = 6;
+
+/// The longest ttl that the servers grant, and so how long they grant nothing after a failover that may have lost
+/// something.
+const TTL_MAX: &str = "5s";
+/// Long enough for a busy machine, and far shorter than for ever.
+const RECOVERS_WITHIN: Duration = Duration::from_secs(90);
+
+/// Whether PostgreSQL has a standby.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Standby {
+    Synchronous,
+    Asynchronous,
+}
+
+/// What a world is made of.
+#[derive(Debug, Clone)]
+pub struct Setup {
+    /// The `solehold-chaos` binary.
+    pub program: PathBuf,
+    pub ttl: Duration,
+    pub broken: Option<Broken>,
+    pub standby: Option<Standby>,
+    /// Whether PostgreSQL has a wall clock that can be set.
+    pub has_own_clock: bool,
+}
+
+/// A server at an address of its own, or the place of one that was killed.
+pub struct Replica {
+    builder: SoleholdBuilder,
+    running: Option<Solehold>,
+    /// To the primary, and to the standby if there is one.
+    pub database: Vec<Proxy>,
+}
+
+/// A program that speaks to all servers, and a link to each.
+pub struct Client {
+    pub process: Process,
+    pub servers: Vec<Proxy>,
+}
+
+/// A writer, and its link to the sink.
+pub struct WriterPlace {
+    pub client: Client,
+    pub sink: Proxy,
+}
+
+pub struct World {
+    pub setup: Setup,
+    // Dropped in this order: clients before what they speak to.
+    pub writers: Vec<WriterPlace>,
+    pub gate: Client,
+    watcher: Option<Watcher>,
+    pub servers: Vec<Replica>,
+    pub postgres: Postgres,
+    pub standby: Option<Postgres>,
+    sink: SinkClient,
+    folder: TempDir,
+}
+
+impl World {
+    /// Starts everything, and waits until every resource is written.
+    pub async fn start(setup: Setup) -> Result<Self> {
+        let folder = TempDir::new()?;
+        let (postgres, standby) = databases(&setup).await?;
+        let addresses: Vec<SocketAddr> = (0..SERVERS).map(|_| free_address()).collect::<Result<_>>()?;
+        let servers =
+            addresses.iter().map(|address| Replica::start(*address, &postgres, standby.as_ref(), &setup));
+        let servers = try_join_all(servers).await?;
+        let direct: Vec<String> = addresses.iter().map(|address| format!("http://{address}")).collect();
+        let watcher = Watcher::start(&direct, folder.path()).await?;
+        let sink_address = free_address()?;
+        let mut gate = gate(&setup, folder.path(), &addresses, sink_address).await?;
+        gate.process.start().await?;
+        let writers =
+            (0..WRITERS).map(|number| place(&setup, folder.path(), number, &addresses, sink_address));
+        let mut writers = try_join_all(writers).await?;
+        try_join_all(writers.iter_mut().map(|writer| writer.client.process.start())).await?;
+        let sink = SinkClient::new(&format!("http://{sink_address}"))?;
+        let watcher = Some(watcher);
+        let world = Self { setup, writers, gate, watcher, servers, postgres, standby, sink, folder };
+        world.is_written().await?;
+        Ok(world)
+    }
+
+    /// Waits until every resource is written by somebody, from now on.
+    pub async fn is_written(&self) -> Result<()> {
+        let since = BootTime::now().as_nanos();
+        let written = async || {
+            let last = self.sink.last().await.unwrap_or_default();
+            last.values().filter(|write| write.at > since).count() == RESOURCES
+        };
+        wait_for("every resource to be written", RECOVERS_WITHIN, written).await.with_context(|| self.logs())
+    }
+
+    /// The number of the writer that wrote most resources last, and so holds them.
+    pub async fn busiest_writer(&self) -> Result<usize> {
+        let last = self.sink.last().await?;
+        let held = |writer: &usize| last.values().filter(|write| is_by(*writer, write)).count();
+        (0..WRITERS).max_by_key(held).context("no writers")
+    }
+
+    /// Waits until none of what this writer held is its own any more. With another fault at the same time nobody may
+    /// be able to take it over, so that is no failure.
+    pub async fn is_taken_over(&self, writer: usize) {
+        let is_gone = async || {
+            self.sink.last().await.is_ok_and(|last| !last.values().any(|write| is_by(writer, write)))
+        };
+        let _ = wait_for("a takeover", self.setup.ttl * 5, is_gone).await;
+    }
+
+    /// Lets this much time pass.
+    pub async fn lasts(&self, time: Duration) {
+        BootClock.wait_until(BootTime::now().plus(time)).await;
+    }
+
+    /// Ends everything in order, so that nothing is under way any more, and reads what happened.
+    pub async fn finish(mut self) -> Result<History> {
+        let ended = join_all(self.writers.iter_mut().map(|writer| writer.client.process.terminate())).await;
+        ended.into_iter().collect::<Result<Vec<()>>>()?;
+        let watcher = self.watcher.take().context("a watcher")?;
+        watcher.finish().await.with_context(|| self.logs())?;
+        self.gate.process.kill().await?;
+        History::read(self.folder.path())
+    }
+
+    /// What the servers have printed last, to look for the cause of a failure.
+    fn logs(&self) -> String {
+        let running = self.servers.iter().filter_map(|server| server.running.as_ref());
+        let logs = running.map(|server| {
+            let logs = server.logs();
+            let lines: Vec<&str> = logs.lines().collect();
+            lines[lines.len().saturating_sub(30)..].join("\n")
+        });
+        logs.collect::<Vec<_>>().join("\n---\n")
+    }
+}
+
+impl Replica {
+    async fn start(
+        address: SocketAddr,
+        postgres: &Postgres,
+        standby: Option<&Postgres>,
+        setup: &Setup,
+    ) -> Result<Self> {
+        let databases = [Some(postgres), standby].into_iter().flatten();
+        let database = try_join_all(databases.map(|database| Proxy::start(database.addr()))).await?;
+        let hosts: Vec<String> = database.iter().map(|link| link.addr().to_string()).collect();
+        let url = format!("postgres://postgres@{}/postgres?target_session_attrs=read-write", hosts.join(","));
+        let failover = if setup.standby == Some(Standby::Synchronous) { "lossless" } else { "lossy" };
+        let builder = Solehold::builder()
+            .engine(&url)
+            .listen(address)
+            .env("SOLEHOLD_FAILOVER", failover)
+            .env("SOLEHOLD_TTL_MAX", TTL_MAX)
+            .env("SOLEHOLD_LIMITS_REQUESTS_PER_SECOND", "0");
+        let running = Some(builder.start().await?);
+        Ok(Self { builder, running, database })
+    }
+
+    /// The server that runs.
+    pub fn program(&self) -> Result<&Program> {
+        self.running.as_deref().context("the server does not run")
+    }
+
+    /// SIGKILL.
+    pub async fn kill(&mut self) -> Result<()> {
+        match self.running.take() {
+            Some(server) => server.kill9().await,
+            None => Ok(()),
+        }
+    }
+
+    /// Starts it at its address, unless it runs.
+    pub async fn start_again(&mut self) -> Result<()> {
+        if self.running.is_none() {
+            self.running = Some(self.builder.start().await?);
+        }
+        Ok(())
+    }
+
+    /// SIGTERM, and starts it again.
+    pub async fn restart(&mut self) -> Result<()> {
+        if let Some(server) = self.running.take() {
+            server.terminate().await?;
+        }
+        self.start_again().await
+    }
+}
+
+async fn databases(setup: &Setup) -> Result<(Postgres, Option<Postgres>)> {
+    let connections = CONNECTIONS.to_string();
+    let mut builder = Postgres::builder().setting("max_connections", &connections);
+    if setup.has_own_clock {
+        builder = builder.fake_clock();
+    }
+    let primary = builder.start().await?;
+    let Some(kind) = setup.standby else { return Ok((primary, None)) };
+    let standby =
+        Postgres::builder().setting("max_connections", &connections).standby_of(&primary).start().await?;
+    let client = primary.connect().await?;
+    let wanted = match kind {
+        Standby::Synchronous => {
+            client.batch_execute("ALTER SYSTEM SET synchronous_standby_names = '*'").await?;
+            client.batch_execute("SELECT pg_reload_conf()").await?;
+            "sync"
+        }
+        Standby::Asynchronous => "async",
+    };
+    let sql = "SELECT 1 FROM pg_stat_replication WHERE state = 'streaming' AND sync_state = $1";
+    wait_for("the standby to follow", RECOVERS_WITHIN, async || {
+        client.query_opt(sql, &[&wanted]).await.ok().flatten().is_some()
+    })
+    .await?;
+    Ok((primary, Some(standby)))
+}
+
+async fn links(addresses: &[SocketAddr]) -> Result<(Vec<Proxy>, String)> {
+    let links = try_join_all(addresses.iter().map(|address| Proxy::start(*address))).await?;
+    let urls: Vec<String> = links.iter().map(|link| format!("http://{}", link.addr())).collect();
+    Ok((links, urls.join(",")))
+}
+
+async fn gate(setup: &Setup, folder: &Path, servers: &[SocketAddr], listen: SocketAddr) -> Result<Client> {
+    let (links, urls) = links(servers).await?;
+    let memory = folder.join("marks");
+    let mut arguments: Vec<String> =
+        ["sink", "--listen", &listen.to_string(), "--servers", &urls].map(str::to_owned).into();
+    arguments.extend(["--memory".to_owned(), memory.display().to_string()]);
+    arguments.extend(common(setup, folder));
+    Ok(Client { process: Process::new("sink", &setup.program, arguments, sink::READY), servers: links })
+}
+
+async fn place(
+    setup: &Setup,
+    folder: &Path,
+    number: usize,
+    servers: &[SocketAddr],
+    sink: SocketAddr,
+) -> Result<WriterPlace> {
+    let (links, urls) = links(servers).await?;
+    let sink = Proxy::start(sink).await?;
+    let resources: Vec<String> = (1..=RESOURCES).map(|number| format!("job-{number}")).collect();
+    let name = writer_name(number);
+    let sink_url = format!("http://{}", sink.addr());
+    let ttl_ms = setup.ttl.as_millis().to_string();
+    let mut arguments: Vec<String> =
+        ["writer", "--name", &name, "--servers", &urls, "--sink", &sink_url, "--ttl-ms", &ttl_ms]
+            .map(str::to_owned)
+            .into();
+    arguments.extend(["--resources".to_owned(), resources.join(",")]);
+    arguments.extend(common(setup, folder));
+    let process = Process::new("writer", &setup.program, arguments, writer::READY);
+    Ok(WriterPlace { client: Client { process, servers: links }, sink })
+}
+
+/// What the sink and the writers are told alike.
+fn common(setup: &Setup, folder: &Path) -> Vec<String> {
+    let mut arguments = vec!["--history".to_owned(), folder.display().to_string()];
+    if let Some(broken) = setup.broken {
+        arguments.extend(["--break".to_owned(), broken.as_str().to_owned()]);
+    }
+    arguments
+}
+
+/// Whether a write is by the writer of this number.
+fn is_by(writer: usize, write: &LastWrite) -> bool {
+    write.id.split('/').next() == Some(writer_name(writer).as_str())
+}
+
+fn writer_name(number: usize) -> String {
+    format!("writer-{number}")
+}
+
+fn free_address() -> Result<SocketAddr> {
+    Ok(([127, 0, 0, 1], free_port()?).into())
+}
