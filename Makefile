@@ -12,7 +12,7 @@ SUITE := build tests doctests python go typescript surface snippets dashboard
 .NOTPARALLEL:
 .PHONY: help check test test-nisshi deps verify suite $(VERIFY) $(SUITE) quick fix e2e storm fuzz mutants
 .PHONY: dist e2e-containers test-deb reference
-.PHONY: hostile model sim soak bench bench-peers bench-claims bench-partitions bench-tables
+.PHONY: hostile model sim soak chaos bench bench-peers bench-claims bench-partitions bench-tables
 
 help: ## this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -151,6 +151,13 @@ sim: ## the whole system under 2,000 seeds, on a virtual clock; SEEDS=N for more
 
 soak: ## the whole system under new seeds, for as long as there is time: SECONDS=N, ten minutes by default
 	cargo run --release -p solehold-sim -- --seconds $(or $(SECONDS),600) --seeds 100000000 --first $$(date +%s)000
+
+# `make test` runs a short form of it. Data is in memory where that is possible, so that the table shows faults and not a
+# busy disk.
+chaos: ## real servers, writers and a gate under every fault, ten minutes; SEED=N, ARGS="--only writer --break gate"
+	@$(MAKE) --no-print-directory build
+	@folder="$${CARGO_TARGET_DIR:-target}/debug" && $(STAGE) chaos env $(IN_MEMORY) "$$folder/solehold-chaos" \
+		--plot "$$folder/chaos.svg" $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 # The tests of partitions and of the orchestrator, which `make test` runs against Apache Kafka 0.9.
 test-nisshi: ## the same tests against nisshi, a broker of today's protocol; builds it first, which takes a while
