@@ -29,6 +29,9 @@ use super::{
 const POLL: Duration = Duration::from_millis(20);
 /// How often positions are committed to the broker.
 const DISPLAY_EVERY: Duration = Duration::from_secs(1);
+/// How often those are committed again that have not changed. A former owner that was paused may commit an older one
+/// late, and the broker forgets positions that are not committed for a while.
+const REPEAT_EVERY: Duration = Duration::from_secs(10);
 /// Orders that may wait for the thread.
 pub(super) const ORDERS_MAX: usize = 4_096;
 const WATERMARKS_MAX: Duration = Duration::from_secs(5);
@@ -148,6 +151,7 @@ impl Callbacks {
 pub(super) fn poll(client: &Client, mut orders: mpsc::Receiver<Order>) -> Result<(), ClientFailed> {
     let shared = client.context().shared.clone();
     let mut displayed = BootTime::now();
+    let mut repeated = displayed;
     let mut has_logged_protocol = false;
     loop {
         match client.poll(POLL) {
@@ -170,6 +174,10 @@ pub(super) fn poll(client: &Client, mut orders: mpsc::Receiver<Order>) -> Result
         }
         if now.since(displayed) >= DISPLAY_EVERY {
             displayed = now;
+            if now.since(repeated) >= REPEAT_EVERY {
+                repeated = now;
+                repeat(&shared);
+            }
             display(client, &shared);
             if let Some((code, reason)) = client.client().fatal_error() {
                 return Err(ClientFailed { code, reason });
@@ -344,6 +352,18 @@ fn display(client: &Client, shared: &Shared) {
     if let Err(error) = client.commit(&list, CommitMode::Async) {
         tracing::debug!(%error, "cannot commit positions to the broker; retrying");
         again(shared, &list);
+    }
+}
+
+/// Commits the positions of all partitions that are ours once more.
+fn repeat(shared: &Shared) {
+    let ours = shared.entered();
+    let fetching = shared.fetching.lock();
+    let mut positions = shared.positions.lock();
+    for (number, of) in fetching.iter().filter(|(number, of)| ours.contains(number) && !of.is_stalled) {
+        let reached = of.cell.lane.lock().position();
+        let newest = positions.entry(*number).or_insert(reached);
+        *newest = (*newest).max(reached);
     }
 }
 

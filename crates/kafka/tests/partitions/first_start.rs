@@ -11,14 +11,14 @@ use solehold_testkit::{Program, Solehold, wait_for};
 use crate::kit::{Kit, Orders, PARTITIONS, PATIENCE, Running, brokers, child};
 
 /// A member of the group that is no consumer of ours: it assigns partitions as most programs do.
-fn former(kit: &Kit) -> Result<BaseConsumer> {
+pub fn former(kit: &Kit) -> Result<BaseConsumer> {
     let mut config = brokers(kit.kafka).client()?;
     config.set("group.id", kit.orders("").settings.group).set("enable.auto.commit", "false");
     config.set("session.timeout.ms", "3000").set("auto.offset.reset", "earliest");
     Ok(config.create()?)
 }
 
-fn commit(former: &BaseConsumer, kit: &Kit, offsets: impl Iterator<Item = (i32, i64)>) -> Result<()> {
+pub fn commit(former: &BaseConsumer, kit: &Kit, offsets: impl Iterator<Item = (i32, i64)>) -> Result<()> {
     let mut list = TopicPartitionList::new();
     for (number, offset) in offsets {
         list.add_partition_offset(&kit.topic, number, Offset::Offset(offset))?;

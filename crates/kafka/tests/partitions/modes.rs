@@ -6,7 +6,10 @@ use rdkafka::Offset;
 use solehold_kafka::{Hook, Moment};
 use solehold_testkit::{Solehold, wait_for};
 
-use crate::kit::{Kit, Orders, PARTITIONS, PATIENCE, Running, child, connect};
+use crate::{
+    first_start::{commit, former},
+    kit::{Kit, Orders, PARTITIONS, PATIENCE, Running, child, connect},
+};
 
 /// Two consumers share the partitions; one leaves, one is killed, one is paused and resumes. Times are printed.
 async fn changes_of_hands(kit: &Kit, orders: impl Fn(&str) -> Orders) -> anyhow::Result<()> {
@@ -128,6 +131,23 @@ async fn the_broker_displays_what_a_former_owner_did_last() -> anyhow::Result<()
     let is_displayed = async || kit.displayed().is_ok_and(|displayed| displayed == at_the_end);
     wait_for("the positions to be displayed", PATIENCE, is_displayed).await?;
     assert_eq!(kit.count("effects").await, 0, "no message takes effect again");
+    one.end().await?;
+    Ok(())
+}
+
+/// By leases, the broker takes a position from anyone: nobody is a member of the group.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_older_position_that_a_former_owner_displays_late_is_corrected() -> anyhow::Result<()> {
+    let kit = Kit::new().await?;
+    let server = Solehold::builder().start().await?;
+    (0..PARTITIONS).for_each(|number| kit.send_to(number, "key", "m-1"));
+    kit.flush().await;
+    let one = Running::start(kit.lease_orders("one", server.url()));
+    let at_the_end = vec![Offset::Offset(1); PARTITIONS as usize];
+    let is_displayed = async || kit.displayed().is_ok_and(|displayed| displayed == at_the_end);
+    wait_for("the positions to be displayed", PATIENCE, is_displayed).await?;
+    commit(&former(&kit)?, &kit, (0..PARTITIONS).map(|number| (number, 0)))?;
+    wait_for("the positions to be displayed again", PATIENCE, is_displayed).await?;
     one.end().await?;
     Ok(())
 }
