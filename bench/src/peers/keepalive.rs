@@ -6,12 +6,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use solehold_client::{
     Http, LOCK_KIND, Metrics, ResourceName, SessionId,
     authority::{Authority as _, Beat, HeartbeatAttempt},
 };
-use tokio::task::JoinSet;
 
 use super::{
     etcd::{EtcdClient, KeepAlive, LeaseNumber},
@@ -31,8 +30,6 @@ pub const LEASES: usize = 1_000;
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Longer than any run.
 const TTL: Duration = Duration::from_secs(6 * 60 * 60);
-/// Leases that etcd grants side by side, before the first round.
-const GRANTS_AT_ONCE: usize = 100;
 
 pub async fn round(servers: &Servers, system: System, duration: Duration) -> Result<Round> {
     let meter = servers.meter(system)?;
@@ -94,21 +91,7 @@ impl Turn for Heartbeats {
 
 /// The leases of each client of etcd.
 async fn grant(server: &EtcdServer) -> Result<Vec<Vec<LeaseNumber>>> {
-    let mut granting = JoinSet::new();
-    for _ in 0..GRANTS_AT_ONCE {
-        let mut client = server.client.clone();
-        granting.spawn(async move {
-            let mut leases = Vec::new();
-            for _ in 0..TASKS * LEASES / GRANTS_AT_ONCE {
-                leases.push(client.grant(TTL).await?);
-            }
-            anyhow::Ok(leases)
-        });
-    }
-    let mut leases = Vec::new();
-    while let Some(granted) = granting.join_next().await {
-        leases.extend(granted.context("a task ended badly")??);
-    }
+    let leases = server.client.grant_all(TASKS * LEASES, TTL).await?;
     Ok(leases.chunks(LEASES).map(<[_]>::to_vec).collect())
 }
 

@@ -2,19 +2,21 @@
 //! moment of the machine affects all of them.
 //!
 //! ```text
-//!   work (cycle, batch, keepalive) ── round(system) ──> Turn, repeated by each task ──> Round ──> Row, Group
+//!   work (cycle, batch, ...) ── round(system) ──> Turn, repeated by each task ──> Round ──> Row, Group
 //!   servers (processes: solehold, postgres, redis-server, etcd)      cpu: /proc        report: tables   plot: SVG
 //! ```
 
 mod batch;
 mod cycle;
 mod etcd;
+mod hand_over;
 mod keepalive;
 mod ours;
 mod plot;
 mod report;
 mod servers;
 mod system;
+mod watch;
 mod work;
 
 use std::{num::NonZeroUsize, path::PathBuf, time::Duration};

@@ -47,7 +47,7 @@ pub struct Servers {
 
 /// Our server, and a client of it.
 pub struct Ours {
-    server: Solehold,
+    pub server: Solehold,
     pub address: SocketAddr,
     pub authority: Arc<Http>,
     /// What all tasks share.
@@ -69,6 +69,8 @@ pub struct EtcdServer {
     pub client: EtcdClient,
     /// Leases that are kept alive, those of each client.
     pub leases: OnceCell<Vec<Vec<LeaseNumber>>>,
+    /// The leases of those who wait in line.
+    pub waiters: OnceCell<Vec<LeaseNumber>>,
 }
 
 impl EtcdServer {
@@ -241,6 +243,10 @@ impl Ours {
             .binary(binary)
             .env("SOLEHOLD_LOG_LEVEL", "warn")
             .env("SOLEHOLD_LIMITS_REQUESTS_PER_SECOND", "0")
+            // Each watcher has a connection, and so does each who waits in line.
+            .env("SOLEHOLD_LIMITS_WATCHES_MAX", "2000")
+            .env("SOLEHOLD_LIMITS_QUOTAS_WATCHES", "2000")
+            .env("SOLEHOLD_LIMITS_CONNECTIONS_MAX", "10000")
             // Some sessions are renewed only while they are measured.
             .env("SOLEHOLD_TTL_MAX", "1day");
         if let Some(database) = database {
@@ -294,7 +300,7 @@ impl EtcdServer {
             Some(client)
         });
         let client = ready.await?;
-        Ok(Self { server, address, client, leases: OnceCell::new() })
+        Ok(Self { server, address, client, leases: OnceCell::new(), waiters: OnceCell::new() })
     }
 }
 

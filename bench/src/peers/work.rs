@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::Result;
 use clap::ValueEnum;
 
-use super::{batch, cycle, keepalive, servers::Servers, system::System};
+use super::{batch, cycle, hand_over, keepalive, servers::Servers, system::System, watch};
 use crate::round::Round;
 
 /// What the systems do side by side.
@@ -17,6 +17,10 @@ pub enum Work {
     Batch,
     /// Renew leases, 1,000 of each client
     Keepalive,
+    /// Hand a lock over along a line of 1,000
+    HandOver,
+    /// Bring a change to 1,000 watchers
+    Watch,
 }
 
 impl Work {
@@ -27,6 +31,8 @@ impl Work {
             Self::Cycle => format!("cycle (acquire and release), {tasks} tasks"),
             Self::Batch => "batch acquire of 1,000 leases, 1 task".to_owned(),
             Self::Keepalive => format!("leases kept alive, {tasks} clients of 1,000 leases each"),
+            Self::HandOver => format!("hand-over of a lock, {tasks} tasks in line"),
+            Self::Watch => format!("a change, {} watchers", watch::WATCHERS),
         }
     }
 
@@ -35,6 +41,8 @@ impl Work {
         match self {
             Self::Cycle => "cycle",
             Self::Batch | Self::Keepalive => "lease",
+            Self::HandOver => "hand-over",
+            Self::Watch => "change",
         }
     }
 
@@ -44,6 +52,8 @@ impl Work {
             Self::Cycle => "an acquire",
             Self::Batch => "a batch",
             Self::Keepalive => "a round over 1,000 leases",
+            Self::HandOver => "a hand-over",
+            Self::Watch => "a change until the last watcher has it",
         }
     }
 
@@ -53,6 +63,8 @@ impl Work {
             Self::Cycle => cycle::SYSTEMS,
             Self::Batch => batch::SYSTEMS,
             Self::Keepalive => keepalive::SYSTEMS,
+            Self::HandOver => hand_over::SYSTEMS,
+            Self::Watch => watch::SYSTEMS,
         }
     }
 
@@ -60,8 +72,9 @@ impl Work {
     pub fn tasks(self, asked: &[usize]) -> Vec<usize> {
         match self {
             Self::Cycle => asked.to_vec(),
-            Self::Batch => vec![1],
+            Self::Batch | Self::Watch => vec![1],
             Self::Keepalive => vec![keepalive::TASKS],
+            Self::HandOver => vec![hand_over::TASKS],
         }
     }
 
@@ -77,6 +90,8 @@ impl Work {
             Self::Cycle => cycle::round(servers, system, tasks, duration).await,
             Self::Batch => batch::round(servers, system, duration).await,
             Self::Keepalive => keepalive::round(servers, system, duration).await,
+            Self::HandOver => hand_over::round(servers, system, duration).await,
+            Self::Watch => watch::round(servers, system, duration).await,
         }
     }
 }

@@ -64,25 +64,59 @@ pub fn next_message(received: &mut BytesMut) -> Result<Option<Bytes>> {
 
 /// The value of a numeric field; 0 if it is not there, as the format has it.
 pub fn number(message: &[u8], wanted: u64) -> Result<u64> {
+    values(message).try_fold(0, |found, value| match value? {
+        (field, Value::Number(value)) if field == wanted => Ok(value),
+        _ => Ok(found),
+    })
+}
+
+/// The last value of a field that has bytes, or a message.
+pub fn bytes(message: &[u8], wanted: u64) -> Result<Option<Bytes>> {
+    let last = fields(message, wanted).last().transpose()?;
+    Ok(last.map(Bytes::copy_from_slice))
+}
+
+/// All values of a field that has bytes, or messages.
+pub fn fields(message: &[u8], wanted: u64) -> impl Iterator<Item = Result<&[u8]>> {
+    values(message).filter_map(move |value| match value {
+        Ok((field, Value::Bytes(value))) if field == wanted => Some(Ok(value)),
+        Ok(_) => None,
+        Err(error) => Some(Err(error)),
+    })
+}
+
+enum Value<'a> {
+    Number(u64),
+    Bytes(&'a [u8]),
+}
+
+/// The values of a message with the numbers of their fields, until one cannot be read.
+fn values(message: &[u8]) -> impl Iterator<Item = Result<(u64, Value<'_>)>> {
     let mut rest = message;
-    let mut found = 0;
-    while !rest.is_empty() {
-        let tag = varint(&mut rest)?;
-        match tag & 7 {
-            0 => {
-                let value = varint(&mut rest)?;
-                if tag >> 3 == wanted {
-                    found = value;
-                }
+    std::iter::from_fn(move || {
+        (!rest.is_empty()).then(|| {
+            let value = value(&mut rest);
+            if value.is_err() {
+                rest = &[];
             }
-            2 => {
-                let length = varint(&mut rest)? as usize;
-                rest = rest.get(length..).context("a message of etcd is cut off")?;
-            }
-            other => bail!("a message of etcd has a field of type {other}"),
+            value
+        })
+    })
+}
+
+fn value<'a>(rest: &mut &'a [u8]) -> Result<(u64, Value<'a>)> {
+    let tag = varint(rest)?;
+    let value = match tag & 7 {
+        0 => Value::Number(varint(rest)?),
+        2 => {
+            let length = varint(rest)? as usize;
+            let (value, after) = rest.split_at_checked(length).context("a message of etcd is cut off")?;
+            *rest = after;
+            Value::Bytes(value)
         }
-    }
-    Ok(found)
+        other => bail!("a message of etcd has a field of type {other}"),
+    };
+    Ok((tag >> 3, value))
 }
 
 fn varint(rest: &mut &[u8]) -> Result<u64> {
@@ -114,6 +148,9 @@ mod tests {
         for (field, value) in [(2, 300), (4, u64::MAX), (5, 0)] {
             assert_eq!(number(&message, field).expect("good"), value, "field {field}");
         }
+        assert_eq!(bytes(&message, 3).expect("good").as_deref(), Some(&b"key"[..]));
+        assert_eq!(bytes(&message, 4).expect("good"), None);
+        assert_eq!(fields(&message, 1).count(), 1);
         assert!(number(&message[..message.len() - 1], 2).is_err(), "cut off");
     }
 
