@@ -20,7 +20,7 @@ fn every_system_has_figures_for_every_work() {
     let plot = tempfile::NamedTempFile::new().expect("a file for the plot");
     let ran = Command::new(env!("CARGO_BIN_EXE_solehold-bench"))
         .args(["peers", "--only", "embedded,embedded-http,redis", "--rounds", "1", "--seconds", "0.2"])
-        .args(["--tasks", "16", "--plot"])
+        .args(["--tasks", "16", "--crowd", "20", "--plot"])
         .arg(plot.path())
         .output()
         .expect("started");
@@ -28,10 +28,12 @@ fn every_system_has_figures_for_every_work() {
     let stdout = String::from_utf8(ran.stdout).expect("text");
     let svg = std::fs::read_to_string(plot.path()).expect("the plot");
 
-    let works: [(&str, &[&str]); 3] = [
+    let works: [(&str, &[&str]); 5] = [
         ("cycle (acquire and release), 16 tasks", &SYSTEMS),
         ("batch acquire of 1,000 leases, 1 task", &SYSTEMS[..1]),
         ("leases kept alive, 8 clients of 1,000 leases each", &SYSTEMS[..1]),
+        ("hand-over of a lock, 20 tasks in line", &SYSTEMS[..1]),
+        ("a change, 20 watchers", &SYSTEMS[..1]),
     ];
     for (work, systems) in works {
         assert!(svg.contains(work), "{work} is not in the plot");

@@ -1,4 +1,4 @@
-//! A lock that a thousand tasks wait for in line: its holder releases it and joins the line again. Measured is the time
+//! A lock that many tasks wait for in line: its holder releases it and joins the line again. Measured is the time
 //! from before a release until the next in line knows that it has the lock.
 
 use std::{
@@ -20,8 +20,6 @@ use super::{
 use crate::round::{Round, Turn, Turned, measure};
 
 pub const SYSTEMS: &[System] = &[System::Embedded, System::Postgres, System::Etcd];
-/// Tasks that wait in line.
-pub const TASKS: usize = 1_000;
 
 const LOCK: &str = "handed-over";
 /// How long a task waits for its turn.
@@ -29,16 +27,16 @@ const PATIENCE: Duration = Duration::from_secs(600);
 /// Longer than any run.
 const TTL: Duration = Duration::from_secs(6 * 60 * 60);
 
-pub async fn round(servers: &Servers, system: System, duration: Duration) -> Result<Round> {
+pub async fn round(servers: &Servers, system: System, tasks: usize, duration: Duration) -> Result<Round> {
     let meter = servers.meter(system)?;
     let released = LastRelease::default();
     if system.is_ours() {
         let locks = &servers.ours(system)?.locks;
         let task = |_| OurTurn { locks: locks.clone(), released: released.clone() };
-        return measure(&meter, (0..TASKS).map(task).collect(), duration).await;
+        return measure(&meter, (0..tasks).map(task).collect(), duration).await;
     }
     let server = servers.etcd()?;
-    let leases = server.waiters.get_or_try_init(|| server.client.grant_all(TASKS, TTL)).await?;
+    let leases = server.waiters.get_or_try_init(|| server.client.grant_all(tasks, TTL)).await?;
     let task = |lease: &LeaseNumber| EtcdTurn {
         client: server.client.clone(),
         lease: *lease,

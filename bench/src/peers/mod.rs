@@ -47,6 +47,9 @@ pub struct Options {
     /// Numbers of tasks that run cycles side by side; each is one measurement
     #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "1,64,256")]
     tasks: Vec<NonZeroUsize>,
+    /// Number of tasks that wait in line for a lock, and of watchers
+    #[arg(long, value_name = "N", default_value = "1000")]
+    crowd: NonZeroUsize,
     /// Systems to measure; all if not given
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     only: Vec<System>,
@@ -109,7 +112,7 @@ pub async fn run(options: Options) -> Result<()> {
     println!("{setting}\n");
     let mut groups = Vec::new();
     for work in options.works() {
-        for tasks in work.tasks(&tasks) {
+        for tasks in work.tasks(&tasks, options.crowd.get()) {
             let group = measure(&options, &servers, &systems, work, tasks).await?;
             if !group.rows.is_empty() {
                 println!("{}", group.tables());

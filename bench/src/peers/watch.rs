@@ -1,4 +1,4 @@
-//! A thousand watchers, each with a connection of its own, and one change at a time. Measured is the time from before
+//! Many watchers, each with a connection of its own, and one change at a time. Measured is the time from before
 //! the change is requested until the last watcher has it. Undoing the change is not part of the time.
 
 use std::{
@@ -25,7 +25,6 @@ use super::{
 use crate::round::{Round, Turn, Turned, measure};
 
 pub const SYSTEMS: &[System] = &[System::Embedded, System::Postgres, System::Etcd];
-pub const WATCHERS: usize = 1_000;
 
 const KEY: &str = "watched";
 /// How long a change may take to reach all of them.
@@ -35,9 +34,9 @@ const TTL: Duration = Duration::from_secs(6 * 60 * 60);
 /// Connections that are opened side by side.
 const OPENED_AT_ONCE: usize = 50;
 
-pub async fn round(servers: &Servers, system: System, duration: Duration) -> Result<Round> {
+pub async fn round(servers: &Servers, system: System, watchers: usize, duration: Duration) -> Result<Round> {
     let meter = servers.meter(system)?;
-    let mut audience = Audience::default();
+    let mut audience = Audience::new(watchers);
     if system.is_ours() {
         let server = servers.ours(system)?;
         let pool = Arc::new(pool(server.server.url())?);
@@ -69,36 +68,38 @@ struct Audience {
 /// What all watchers have seen together.
 #[derive(Clone)]
 struct Seen {
+    watchers: u64,
     changes: Arc<AtomicU64>,
     /// Changes that all of them have seen.
     by_all: watch::Sender<u64>,
-}
-
-impl Default for Audience {
-    fn default() -> Self {
-        let seen = Seen { changes: Arc::default(), by_all: watch::Sender::new(0) };
-        Self { watchers: JoinSet::new(), seen, changes: 0 }
-    }
 }
 
 impl Seen {
     /// One watcher has seen one more. There is one change at a time, so they need not be told apart.
     fn one(&self) {
         let seen = self.changes.fetch_add(1, Ordering::SeqCst) + 1;
-        if seen.is_multiple_of(WATCHERS as u64) {
-            self.by_all.send_replace(seen / WATCHERS as u64);
+        if seen.is_multiple_of(self.watchers) {
+            self.by_all.send_replace(seen / self.watchers);
         }
     }
 }
 
 impl Audience {
+    fn new(watchers: usize) -> Self {
+        let seen = Seen { watchers: watchers as u64, changes: Arc::default(), by_all: watch::Sender::new(0) };
+        Self { watchers: JoinSet::new(), seen, changes: 0 }
+    }
+
     /// Opens the streams, and follows each in a task.
     async fn open<F>(&mut self, open: impl AsyncFn(Seen) -> Result<F>) -> Result<()>
     where
         F: Future<Output = Result<()>> + Send + 'static,
     {
-        for _ in 0..WATCHERS / OPENED_AT_ONCE {
-            let opening = (0..OPENED_AT_ONCE).map(|_| open(self.seen.clone()));
+        let mut left = self.seen.watchers as usize;
+        while left > 0 {
+            let count = left.min(OPENED_AT_ONCE);
+            left -= count;
+            let opening = (0..count).map(|_| open(self.seen.clone()));
             for watcher in futures_util::future::try_join_all(opening).await? {
                 self.watchers.spawn(watcher);
             }
@@ -112,7 +113,7 @@ impl Audience {
         let mut by_all = self.seen.by_all.subscribe();
         tokio::select! {
             seen = timeout(PATIENCE, by_all.wait_for(|seen| *seen >= self.changes)) => {
-                seen.with_context(|| format!("not all of {WATCHERS} watchers saw a change in {PATIENCE:?}"))??;
+                seen.with_context(|| format!("not all watchers saw a change in {PATIENCE:?}"))??;
                 Ok(())
             }
             Some(ended) = self.watchers.join_next() => {

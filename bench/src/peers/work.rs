@@ -17,9 +17,9 @@ pub enum Work {
     Batch,
     /// Renew leases, 1,000 of each client
     Keepalive,
-    /// Hand a lock over along a line of 1,000
+    /// Hand a lock over along a line of tasks
     HandOver,
-    /// Bring a change to 1,000 watchers
+    /// Bring a change to many watchers
     Watch,
 }
 
@@ -32,7 +32,7 @@ impl Work {
             Self::Batch => "batch acquire of 1,000 leases, 1 task".to_owned(),
             Self::Keepalive => format!("leases kept alive, {tasks} clients of 1,000 leases each"),
             Self::HandOver => format!("hand-over of a lock, {tasks} tasks in line"),
-            Self::Watch => format!("a change, {} watchers", watch::WATCHERS),
+            Self::Watch => format!("a change, {tasks} watchers"),
         }
     }
 
@@ -68,13 +68,14 @@ impl Work {
         }
     }
 
-    /// How many tasks do it side by side, each of them a measurement; `asked` is for cycles.
-    pub fn tasks(self, asked: &[usize]) -> Vec<usize> {
+    /// How many tasks do it side by side, each of them a measurement; `asked` is for cycles, and `crowd` for those who
+    /// wait or watch.
+    pub fn tasks(self, asked: &[usize], crowd: usize) -> Vec<usize> {
         match self {
             Self::Cycle => asked.to_vec(),
-            Self::Batch | Self::Watch => vec![1],
+            Self::Batch => vec![1],
             Self::Keepalive => vec![keepalive::TASKS],
-            Self::HandOver => vec![hand_over::TASKS],
+            Self::HandOver | Self::Watch => vec![crowd],
         }
     }
 
@@ -90,8 +91,8 @@ impl Work {
             Self::Cycle => cycle::round(servers, system, tasks, duration).await,
             Self::Batch => batch::round(servers, system, duration).await,
             Self::Keepalive => keepalive::round(servers, system, duration).await,
-            Self::HandOver => hand_over::round(servers, system, duration).await,
-            Self::Watch => watch::round(servers, system, duration).await,
+            Self::HandOver => hand_over::round(servers, system, tasks, duration).await,
+            Self::Watch => watch::round(servers, system, tasks, duration).await,
         }
     }
 }
