@@ -211,12 +211,14 @@ pub struct HeartbeatAttempt {
     pub within: Duration,
     /// How many heartbeats of the session were sent before it and are not answered.
     pub beside: u32,
+    /// No other one will be sent beside it, so it must not depend on one server.
+    pub is_alone: bool,
 }
 
 impl HeartbeatAttempt {
     /// The only one.
     pub fn within(within: Duration) -> Self {
-        Self { within, beside: 0 }
+        Self { within, beside: 0, is_alone: true }
     }
 }
 

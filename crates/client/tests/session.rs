@@ -355,3 +355,27 @@ async fn slow_servers_cost_no_lease() {
     let other = session.try_acquire("job", "b").await.expect("granted while answers are slow");
     assert!(other.is_live() && guard.is_live());
 }
+
+/// A machine that is gone refuses no connection: what is sent to it is never answered. With the policy `immediate` no
+/// other heartbeat is sent beside one that waits, so it waits for the other server, too.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_falls_silent_costs_no_lease_that_ends_at_the_first_failure() {
+    let running = serve(memory()).await;
+    let one = Proxy::start(running.local_addr()).await.expect("a proxy");
+    let two = Proxy::start(running.local_addr()).await.expect("a proxy");
+    let urls = [&one, &two].map(|proxy| format!("http://{}", proxy.addr()));
+    let authority = Arc::new(Http::new(HttpConfig::new(urls)).expect("good URLs"));
+    let ttl = Duration::from_secs(9);
+    let every = Some(Duration::from_millis(500));
+    let config = SessionConfig { ttl, every, policy: Policy::Immediate, ..SessionConfig::new("one") };
+    let session = ClientSession::open(authority, config).await.expect("a session");
+    let guard = session.acquire("job", "a").await.expect("granted");
+    for (silent, other) in [(&one, &two), (&two, &one)] {
+        other.unstall();
+        silent.stall();
+        let until = guard.deadline().plus(ttl);
+        let is_known = async || guard.deadline() > until || !guard.is_live();
+        wait_for("heartbeats by the other server", PATIENCE, is_known).await.expect("known");
+        assert!(guard.is_live());
+    }
+}

@@ -230,6 +230,7 @@ impl Authority for Http {
         loop {
             let call =
                 Call::new(Method::PUT, path.clone(), attempt.within).in_all(attempt.beside).body(&body);
+            let call = if attempt.is_alone { call.racing() } else { call };
             match self.ask::<SessionBody>(Lane::Beats, call).await? {
                 Ok(renewed) => return wire::beat(renewed, known).map(Ok),
                 // An older server than the one that named the set, as while servers are replaced one by one.

@@ -45,6 +45,8 @@ pub struct Call {
     /// The first server to ask, counted from the one that answered last.
     beside: u32,
     once: bool,
+    /// The next server is asked beside one that is slow, if the pool's requests [race](PoolOptions::races).
+    races: bool,
     /// The id of the session that it opens.
     opens: Option<SessionId>,
     pub query: Vec<(&'static str, String)>,
@@ -61,15 +63,21 @@ impl Call {
             in_all: None,
             beside: 0,
             once: false,
+            races: true,
             opens: None,
             query: Vec::new(),
         }
     }
 
-    /// How long all servers may take together: the first one may use all of it. `beside` servers are passed over at
-    /// first, since they are being asked already.
+    /// How long all servers may take together: the first one may use all of it, since the caller sends the next request
+    /// beside it. `beside` servers are passed over at first: they are being asked already.
     pub(super) fn in_all(self, beside: u32) -> Self {
-        Self { in_all: Some(self.within), beside, ..self }
+        Self { in_all: Some(self.within), beside, races: false, ..self }
+    }
+
+    /// The caller sends no other request beside it.
+    pub(super) fn racing(self) -> Self {
+        Self { races: true, ..self }
     }
 
     /// No other server is asked when the outcome is unknown: it could not tell that the request is a repeat.
@@ -230,8 +238,7 @@ impl Pool {
         Box::pin(async move {
             let at = (first + turn) % self.bases.len();
             let is_last = turn + 1 >= self.bases.len();
-            // The sender of a heartbeat sends the next one beside it.
-            let races = self.options.races && !call.once && call.in_all.is_none();
+            let races = self.options.races && !call.once && call.races;
             let mut own = pin!(self.ask_one(call, read, at));
             let others = || self.ask_from(call, read, first, turn + 1);
             let in_time = if is_last || !races {

@@ -70,10 +70,11 @@ async fn beat(weak: Weak<Inner>, session: SessionId, flight: SentHeartbeat) {
     let metrics = inner.metrics.lock().clone();
     let cursor = inner.sealed_cursor();
     let known = inner.set().map(|known| known.beat).filter(|beat| beat.session == session);
+    let is_alone = inner.timing().policy == Policy::Immediate;
     let mut answered = inner.answered_beats();
     drop(inner);
     let SentHeartbeat { sent, until, beside, .. } = flight;
-    let attempt = HeartbeatAttempt { within: until.since(sent), beside };
+    let attempt = HeartbeatAttempt { within: until.since(sent), beside, is_alone };
     let answer = tokio::select! {
         biased;
         answer = authority.heartbeat(session, &metrics, cursor.as_deref(), known.as_ref(), attempt) => answer,
