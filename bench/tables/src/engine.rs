@@ -1,6 +1,6 @@
 //! The lease engine's tables: what replicas do by themselves, and what a grant and a heartbeat read.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use anyhow::{Result, anyhow, ensure};
 use solehold_conformance::kit::commit;
@@ -14,10 +14,13 @@ use solehold_engine::{
     postgres::{PostgresOptions, PostgresStore},
     store::{EventQuery, HolderQuery, ResourceQuery, Retention, Store},
 };
+use solehold_testkit::wait_for;
 use uuid::Uuid;
 
 use crate::Watch;
 
+/// How long PostgreSQL may be too busy to be opened; a server waits as long.
+const OPENED_WITHIN: Duration = Duration::from_secs(60);
 const HOUR_MS: u64 = 60 * 60 * 1_000;
 /// How many the sweeper nominates at once.
 const SWEEP: usize = 1_000;
@@ -101,7 +104,11 @@ pub async fn run(watch: &mut Watch, rows: i64) -> Result<()> {
     let database = watch.server.database("engine").await?;
     let url = database.watch_all().await?;
     let options = PostgresOptions { allow_unsafe_durability: true, ..Default::default() };
-    let store = PostgresStore::open(&url, options).await?;
+    let open = async || {
+        let opened = async || PostgresStore::open(&url, options).await.ok();
+        wait_for("PostgreSQL to be opened", OPENED_WITHIN, opened).await
+    };
+    let store = open().await?;
     let first = SessionId(Uuid::from_u128(u128::MAX));
     transact(&store, open_session(first, "first")?).await?;
     transact(&store, declare(key("first")?)).await?;
@@ -112,7 +119,7 @@ pub async fn run(watch: &mut Watch, rows: i64) -> Result<()> {
     }
     database.quiet.execute(GO_ON, &[&rows]).await?;
     database.quiet.batch_execute("VACUUM ANALYZE").await?;
-    let store = PostgresStore::open(&url, options).await?;
+    let store = open().await?;
     commands(watch, &store).await?;
     reads(watch, &store).await?;
     store.close().await;
