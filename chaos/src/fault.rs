@@ -56,7 +56,7 @@ pub enum Part {
 pub struct Wound {
     server: usize,
     writer: usize,
-    /// Places that nobody else has.
+    /// Connections to PostgreSQL that are kept open, so that there is none left for the servers.
     connections: Vec<tokio_postgres::Client>,
 }
 
@@ -105,7 +105,7 @@ impl Fault {
             Self::GateKilled => "gate killed",
             Self::DatabaseCut => "one server cut from database",
             Self::DatabaseSlow => "slow links to database",
-            Self::DatabaseHalfOpen => "database answers nobody",
+            Self::DatabaseHalfOpen => "no answers from database",
             Self::DatabaseKilled => "PostgreSQL killed",
             Self::ConnectionsExhausted => "connections exhausted",
             Self::ClockJumps => "PostgreSQL's clock jumps",

@@ -126,7 +126,7 @@ impl World {
         (0..WRITERS).max_by_key(held).context("no writers")
     }
 
-    /// Waits until none of what this writer held is its own any more. With another fault at the same time nobody may
+    /// Waits until this writer has lost every lease that it held. With another fault at the same time nobody may
     /// be able to take it over, so that is no failure.
     pub async fn is_taken_over(&self, writer: usize) {
         let is_gone = async || {

@@ -14,6 +14,7 @@ use solehold_client::Locks;
 
 use super::{
     etcd::{EtcdClient, LeaseNumber},
+    ours,
     servers::Servers,
     system::System,
 };
@@ -24,8 +25,6 @@ pub const SYSTEMS: &[System] = &[System::Embedded, System::Postgres, System::Etc
 const LOCK: &str = "handed-over";
 /// How long a task waits for its turn.
 const PATIENCE: Duration = Duration::from_secs(600);
-/// Longer than any run.
-const TTL: Duration = Duration::from_secs(6 * 60 * 60);
 
 pub async fn round(servers: &Servers, system: System, tasks: usize, duration: Duration) -> Result<Round> {
     let meter = servers.meter(system)?;
@@ -36,7 +35,7 @@ pub async fn round(servers: &Servers, system: System, tasks: usize, duration: Du
         return measure(&meter, (0..tasks).map(task).collect(), duration).await;
     }
     let server = servers.etcd()?;
-    let leases = server.waiters.get_or_try_init(|| server.client.grant_all(tasks, TTL)).await?;
+    let leases = server.waiters.get_or_try_init(|| server.client.grant_all(tasks, ours::TTL)).await?;
     let task = |lease: &LeaseNumber| EtcdTurn {
         client: server.client.clone(),
         lease: *lease,

@@ -28,8 +28,6 @@ pub const LEASES: usize = 1_000;
 
 /// How long one heartbeat may take.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Longer than any run.
-const TTL: Duration = Duration::from_secs(6 * 60 * 60);
 
 pub async fn round(servers: &Servers, system: System, duration: Duration) -> Result<Round> {
     let meter = servers.meter(system)?;
@@ -91,7 +89,7 @@ impl Turn for Heartbeats {
 
 /// The leases of each client of etcd.
 async fn grant(server: &EtcdServer) -> Result<Vec<Vec<LeaseNumber>>> {
-    let leases = server.client.grant_all(TASKS * LEASES, TTL).await?;
+    let leases = server.client.grant_all(TASKS * LEASES, ours::TTL).await?;
     Ok(leases.chunks(LEASES).map(<[_]>::to_vec).collect())
 }
 

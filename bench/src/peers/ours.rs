@@ -10,8 +10,8 @@ use solehold_client::{
 use solehold_core::key::Name;
 use uuid::Uuid;
 
-/// Longer than any run: these sessions have no heartbeat but the measured one.
-const TTL: Duration = Duration::from_secs(6 * 60 * 60);
+/// Longer than any run: what lasts as long has no renewal but the measured one.
+pub const TTL: Duration = Duration::from_secs(6 * 60 * 60);
 
 /// Opens a session under that name.
 pub async fn open(authority: &Http, holder: &str) -> Result<SessionId> {

@@ -19,6 +19,7 @@ use tokio::{sync::watch, task::JoinSet, time::timeout};
 
 use super::{
     etcd::{EtcdClient, LeaseNumber, Watch},
+    ours,
     servers::Servers,
     system::System,
 };
@@ -29,8 +30,6 @@ pub const SYSTEMS: &[System] = &[System::Embedded, System::Postgres, System::Etc
 const KEY: &str = "watched";
 /// How long a change may take to reach all of them.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Longer than any run.
-const TTL: Duration = Duration::from_secs(6 * 60 * 60);
 /// Connections that are opened side by side.
 const OPENED_AT_ONCE: usize = 50;
 
@@ -46,7 +45,7 @@ pub async fn round(servers: &Servers, system: System, watchers: usize, duration:
     }
     let server = servers.etcd()?;
     let mut client = server.client.clone();
-    let lease = client.grant(TTL).await?;
+    let lease = client.grant(ours::TTL).await?;
     audience
         .open(async |seen| {
             let mut client = server.connect().await?;

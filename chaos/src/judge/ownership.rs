@@ -1,5 +1,5 @@
-//! Ownership of a resource is linearizable: there is one order of all grants, which agrees with time, in which nobody
-//! trusts a lease after the next one was granted.
+//! Ownership of a resource is linearizable: there is one order of all grants, which agrees with time, in which no
+//! holder trusts a lease after the next one was granted.
 //!
 //! A resource is a register whose value is the token of its present holder. An acquire that returns a token writes it;
 //! a writer that finds its lease live reads it, and must read its own. In general a checker has to try many orders
@@ -14,7 +14,8 @@
 //! point comes after the end of the acquire, no other choice would do, and the history is wrong; otherwise the points
 //! are the proof that it is right.
 //!
-//! An acquire whose outcome is unknown may have granted or not. It binds nobody, since nobody trusted what it granted.
+//! An acquire whose outcome is unknown may have granted or not. It rules nothing out, since no holder trusted what it
+//! granted.
 
 use std::collections::BTreeMap;
 

@@ -102,7 +102,7 @@ impl EtcdLock {
             let mut every = interval(TTL / 3);
             loop {
                 every.tick().await;
-                // Its client does no more either: a lease that was lost is noticed by those who ask.
+                // etcd's own client ignores failures here, too: a caller that wants to know asks about the lease.
                 let _ = Self::ask(&client, &url, "lease/keepalive", &body).await;
             }
         });

@@ -19,7 +19,7 @@ fn crowd() -> usize {
     if std::env::var("SOLEHOLD_E2E").is_ok_and(|size| size == "full") { 10_000 } else { 500 }
 }
 
-/// What the server may grow by for a crowd, in MiB: some for itself, and so many KiB for each connection.
+/// How many MiB the server may grow by for a crowd: 32, and `kib_each` KiB per connection.
 fn mib_for_crowd(kib_each: u64) -> u64 {
     32 + crowd() as u64 * kib_each / 1_024
 }
