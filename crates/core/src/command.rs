@@ -140,14 +140,15 @@ pub struct HandOver {
     pub attributes: Document,
     /// The most resources of this tenant and kind that may be pending at a time, this one included: the move budget.
     pub budget: Option<u32>,
-    /// Whether placement says that it should move there: then the present holder's key need not agree.
-    pub planned: bool,
+    /// The token of the lease that placement says should move there: as long as that is the present one, its key need
+    /// not agree.
+    pub planned: Option<Token>,
 }
 
 impl HandOver {
     /// A hand-over requested by a caller that may act for the present holder.
     pub fn new(key: ResourceKey, lease: LeaseId, to: SessionId, within_ms: u64) -> Self {
-        Self { key, lease, to, within_ms, attributes: Document::default(), budget: None, planned: false }
+        Self { key, lease, to, within_ms, attributes: Document::default(), budget: None, planned: None }
     }
 }
 

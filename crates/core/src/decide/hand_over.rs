@@ -29,9 +29,11 @@ impl Draft<'_> {
             return Ok(Answer::Offered(accepted(held, *to, self.now())));
         }
         let session = self.able_session(*to, key)?;
-        // A plan acts for the present holder; only its own key acts for the next one.
-        let owner = if *planned { session.by.as_ref() } else { held.by.as_ref() };
-        self.refuse_unless_own(if *planned { "session" } else { "lease" }, owner)?;
+        // A plan acts for the holder that it was made for, not for one that came after it; only its own key acts for
+        // the next one.
+        let is_planned = *planned == Some(held.token);
+        let owner = if is_planned { session.by.as_ref() } else { held.by.as_ref() };
+        self.refuse_unless_own(if is_planned { "session" } else { "lease" }, owner)?;
         self.refuse_if_at_capacity(session)?;
         if held.tenure.session() == Some(*to) {
             return Err(Refusal::AlreadyPending { holder: held.holder.clone() }.into());

@@ -207,7 +207,7 @@ impl Memory {
             }
             Ask::HandOver { what, to, within_ms, budget, planned } => Command::HandOver(HandOver {
                 budget: *budget,
-                planned: *planned,
+                planned: world.state.resource(&resource(*what)).map(|r| r.last_token).filter(|_| *planned),
                 ..HandOver::new(resource(*what), LeaseId(world.fresh()), self.session(to), *within_ms)
             }),
             Ask::Expire { what, slot } => Command::Expire { key: resource(*what).of_slot(*slot) },

@@ -7,6 +7,7 @@ use solehold_core::{
     key::{LeaseId, SessionId},
     lease::Declaration,
     session::HolderStatus,
+    time::Token,
 };
 
 use crate::common::{Proof, TTL_MS, WITHIN_MS, World, key, lease, name, on};
@@ -330,12 +331,26 @@ fn a_planned_move_needs_only_the_key_of_the_next_holder() {
     let ask = w.offers("lobby", bob);
     w.told(Command::HandOver(ask.clone()))
         .says("refused: the lease belongs to key one; use that key, or an admin key", "");
-    w.told(Command::HandOver(HandOver { planned: true, ..ask })).says("offered to bob", "lease_pending");
+    w.told(Command::HandOver(HandOver { planned: Some(Token(1)), ..ask }))
+        .says("offered to bob", "lease_pending");
     w.release(lease(w.pending_on("lobby")));
     w.by = by("one");
-    let ask = HandOver { planned: true, ..w.offers("lobby", bob) };
+    let ask = HandOver { planned: Some(Token(1)), ..w.offers("lobby", bob) };
     w.told(Command::HandOver(ask))
         .says("refused: the session belongs to key two; use that key, or an admin key", "");
+}
+
+#[test]
+fn a_plan_does_not_speak_for_a_holder_that_came_after_it_was_made() {
+    let (mut w, bob, pending) = offered_across_keys();
+    w.release(lease(pending));
+    let planned = HandOver { planned: Some(Token(1)), ..w.offers("lobby", bob) };
+    w.release(on("lobby").token(1)).says("released", "lease_released");
+    let cat = w.opens("cat");
+    w.acquire_in(cat, "cat", "lobby").says("granted #2 for 10000 ms", "lease_acquired");
+    w.by = by("two");
+    w.told(Command::HandOver(planned))
+        .says("refused: the lease belongs to key one; use that key, or an admin key", "");
 }
 
 #[test]

@@ -11,6 +11,7 @@ use solehold_core::{
     command::{Claim, Command, HandOver, Target},
     key::{HolderKey, LeaseId, Name, ResourceKey, SessionId},
     outcome::{Answer, LeaseView, PendingView, Refusal},
+    time::Token,
 };
 
 use super::{resource_view::ResourceView, resources::ResourcePath};
@@ -51,7 +52,7 @@ async fn hand_over_resource(
     let ask = HandOver {
         attributes: terms.attributes,
         budget: body.budget,
-        planned: is_planned(context, &key, present.as_ref(), to).await?,
+        planned: planned(context, &key, present.as_ref(), to).await?,
         ..HandOver::new(key.clone(), lease, to, terms.within_ms)
     };
     // A runner that takes over shows its own session.
@@ -79,20 +80,20 @@ fn deed(key: &ResourceKey, body: &OfferResource, within_ms: u64) -> Deed {
     deed.with_some("reason", body.reason.as_ref())
 }
 
-/// Whether a plan speaks for the present holder: its key is not the caller's, and placement says that the resource
-/// should move to that session now.
-async fn is_planned(
+/// The token of the present lease, if a plan must speak for its holder and does: its key is not the caller's, and
+/// placement says that the resource should move to that session now.
+async fn planned(
     context: &Context,
     key: &ResourceKey,
     present: Option<&LeaseView>,
     to: SessionId,
-) -> Result<bool, ApiError> {
-    let owner = present.and_then(|lease| lease.lease.by.as_ref());
-    if context.caller().actor().may_act_for(owner) {
-        return Ok(false);
+) -> Result<Option<Token>, ApiError> {
+    let Some(LeaseView { lease, .. }) = present else { return Ok(None) };
+    if context.caller().actor().may_act_for(lease.by.as_ref()) {
+        return Ok(None);
     }
-    let from = present.map(|lease| &lease.lease.holder);
-    Ok(context.plans.plan(&key.tenant, None).await?.moves(key, from, to))
+    let plan = context.plans.plan(&key.tenant, None).await?;
+    Ok(plan.moves(key, Some(&lease.holder), to).then_some(lease.token))
 }
 
 async fn session_of(context: &Context, tenant: &Name, to: NextHolder) -> Result<SessionId, ApiError> {
