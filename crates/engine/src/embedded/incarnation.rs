@@ -21,7 +21,10 @@ use serde::{Deserialize, Serialize};
 use solehold_core::time::StoreTime;
 use uuid::Uuid;
 
-use super::{folder::private_file, unreadable};
+use super::{
+    folder::{private_file, sync_names},
+    unreadable,
+};
 use crate::{
     resident::{Image, SetBack},
     store::{Cursor, StoreError},
@@ -115,6 +118,9 @@ impl Incarnation {
         let run = Uuid::new_v4();
         let before = within(db)?.map(|within| within.run);
         self.write(FileStamp { run, before, cursor, now })?;
+        // The file is durable before the database has its number: a power loss must not leave a database whose number
+        // the file does not have. What is written later says no more than how far the history had come.
+        self.path.parent().map_or(Ok(()), sync_names).map_err(|e| self.unwritten(e))?;
         let within = DatabaseStamp { run, place: self.place.clone() };
         let text = serde_json::to_string(&within).map_err(|e| unreadable("incarnation", e))?;
         let sql = "INSERT OR REPLACE INTO meta (name, value) VALUES ('incarnation', ?1)";
@@ -140,10 +146,13 @@ impl Incarnation {
             file.sync_data()?;
             fs::rename(&partial, &self.path)
         };
-        let written = write();
-        written.map_err(|e| StoreError::Unknown(format!("cannot write {}: {e}", self.path.display())))?;
+        write().map_err(|e| self.unwritten(e))?;
         self.written = Some(beside);
         Ok(())
+    }
+
+    fn unwritten(&self, error: std::io::Error) -> StoreError {
+        StoreError::Unknown(format!("cannot write {}: {error}", self.path.display()))
     }
 }
 

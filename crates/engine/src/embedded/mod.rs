@@ -38,7 +38,7 @@ use crate::{
     store::{Cursor, Retention, StoreError},
 };
 
-pub use folder::Lock;
+pub use folder::{Lock, sync_names};
 use incarnation::Incarnation;
 pub use snapshot::SCHEMA_VERSION;
 

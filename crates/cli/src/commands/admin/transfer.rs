@@ -20,6 +20,7 @@ use solehold_api::{
 };
 use solehold_engine::{
     EngineError,
+    embedded::sync_names,
     store::{Import, ImportReader, Row, StoreError},
 };
 use solehold_server::Operator;
@@ -301,12 +302,13 @@ impl Sink {
         Ok(())
     }
 
-    /// Completes the file and returns the number of lines.
+    /// Completes the file, which then survives a power loss, and returns the number of lines.
     fn finish(mut self) -> CommandResult<u64> {
         self.out.flush().map_err(cut_off)?;
         if let Some((partial, path)) = self.names {
             let kept = File::open(&partial).and_then(|file| file.sync_all());
             let kept = kept.and_then(|()| fs::rename(&partial, &path));
+            let kept = kept.and_then(|()| path.parent().map_or(Ok(()), sync_names));
             kept.map_err(|error| CommandError::broken(format!("cannot write {}: {error}", path.display())))?;
         }
         Ok(self.progress.rows())
