@@ -1,9 +1,13 @@
-//! What the embedded store has synced before it answers anyone, by its system calls.
+//! What the embedded store has synced before it answers anyone, by its system calls. `make power-loss` goes through the
+//! states that a power loss can leave; these are the defects that it found.
 #![allow(clippy::unwrap_used, reason = "a test that panics says where")]
 
 use std::{fs, path::Path, process::Command as Process};
 
-use solehold_engine::{embedded::Folder, resident::ResidentStore};
+use solehold_engine::{
+    embedded::{Folder, SCHEMA_VERSION, schema_version},
+    resident::ResidentStore,
+};
 use solehold_testkit::TempDir;
 
 /// Not a test of its own: the process whose system calls are looked at.
@@ -67,4 +71,23 @@ fn a_power_loss_is_not_taken_for_a_restored_folder() {
         let database = position(&calls, written, &["sync(", "solehold.db"]);
         assert!(kept < database, "{start}: {calls:#?}");
     }
+}
+
+/// The power was lost while the database was being made: the next start makes it, so that nothing is wrong.
+#[test]
+fn a_store_that_was_not_made_to_the_end_has_no_version() {
+    let folder = TempDir::new().unwrap();
+    let is_new = || assert_eq!(schema_version(folder.path()).unwrap(), None);
+    let [database, journal] = ["solehold.db", "solehold.db-journal"].map(|name| folder.path().join(name));
+    is_new();
+    fs::write(&database, []).unwrap();
+    is_new();
+    fs::write(&journal, [0; 512]).unwrap();
+    fs::write(&database, [0; 4096]).unwrap();
+    is_new();
+    fs::remove_file(&journal).unwrap();
+    schema_version(folder.path()).expect_err("this is no database");
+    fs::write(&database, []).unwrap();
+    drop(Folder::open(folder.path()).unwrap());
+    assert_eq!(schema_version(folder.path()).unwrap(), Some(SCHEMA_VERSION));
 }

@@ -22,7 +22,7 @@ mod snapshot;
 mod trail;
 mod version_3;
 
-use std::{path::Path, sync::Arc};
+use std::{io::Read as _, path::Path, sync::Arc};
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
@@ -342,21 +342,25 @@ impl From<rusqlite::Error> for StoreError {
 pub fn schema_version(path: &Path) -> Result<Option<u32>, StoreError> {
     let file = path.join(FILE);
     let odd = |error: &dyn std::fmt::Display| StoreError::Unusable(format!("{}: {error}", file.display()));
-    let header = match std::fs::File::open(&file) {
-        Ok(mut opened) => {
-            let mut header = [0; 100];
-            let read = std::io::Read::read_exact(&mut opened, &mut header);
-            read.map_err(|error| odd(&error)).map(|()| header)?
-        }
+    let mut header = Vec::new();
+    match std::fs::File::open(&file) {
+        Ok(opened) => drop(opened.take(100).read_to_end(&mut header).map_err(|error| odd(&error))?),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(odd(&error)),
-    };
+    }
+    let is_there = |suffix: &str| path.join(format!("{FILE}{suffix}")).exists();
+    // A start that was cut short, as by a power loss: the next one makes the store.
+    if is_there("-journal") || header.is_empty() && !is_there("-wal") {
+        return Ok(None);
+    }
     // What was written ahead may be newer than the header, and only SQLite can read it.
-    let version = if path.join(format!("{FILE}-wal")).exists() {
+    let version = if is_there("-wal") {
         let db = Connection::open_with_flags(&file, OpenFlags::SQLITE_OPEN_READ_ONLY).map_err(|e| odd(&e))?;
         db.pragma_query_value(None, "user_version", |row| row.get(0)).map_err(|e| odd(&e))?
-    } else if header.starts_with(b"SQLite format 3\0") {
-        u32::from_be_bytes([header[60], header[61], header[62], header[63]])
+    } else if header.starts_with(b"SQLite format 3\0")
+        && let Some(version) = header.get(60..64).and_then(|bytes| bytes.try_into().ok())
+    {
+        u32::from_be_bytes(version)
     } else {
         return Err(odd(&"not a database"));
     };
