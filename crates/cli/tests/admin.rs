@@ -237,6 +237,41 @@ async fn an_import_from_a_store_that_lives_on_gives_no_token_and_no_lease_again(
     Ok(())
 }
 
+/// Both the file and its name are synced before the command ends: whoever deletes the store then has the export.
+#[tokio::test]
+async fn an_export_to_a_file_survives_a_power_loss() -> Result<()> {
+    let folder = TempDir::new()?;
+    let folder = std::fs::canonicalize(folder.path())?;
+    let server = server().start().await?;
+    furnish(&server).await?;
+    let place = |name: &str| folder.join(name).display().to_string();
+    let [trace, file] = [place("trace"), place("all.jsonl")];
+    let calls = "trace=?rename,renameat,renameat2,fsync";
+    let mut strace = tokio::process::Command::new("strace");
+    strace.args([
+        "-f",
+        "-qq",
+        "-y",
+        "-s",
+        "4096",
+        "-e",
+        "signal=none",
+        "-e",
+        calls,
+        "-o",
+        &trace,
+        common::BINARY,
+    ]);
+    strace.args(["admin", "export", "--server", server.url(), "--output", &file]);
+    ran(strace).await?.good()?;
+    let trace = std::fs::read_to_string(trace)?;
+    let synced = trace.find(&format!("<{file}.partial>")).context("the file is synced")?;
+    let renamed = trace.rfind(&format!("\"{file}\"")).context("the file is renamed")?;
+    let named = trace.rfind(&format!("<{}>", folder.display())).context("the folder is synced")?;
+    assert!(synced < renamed && renamed < named, "{trace}");
+    Ok(())
+}
+
 #[tokio::test]
 async fn an_export_to_a_file_is_whole_or_not_there() -> Result<()> {
     let folder = TempDir::new()?;
