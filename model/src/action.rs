@@ -30,19 +30,22 @@ pub enum Action {
     Deliver(Message),
     /// It arrives, and will arrive once more.
     DeliverTwice(Message),
+    /// It arrives at a sink that cannot reach the authority.
+    DeliverUnchecked(Message),
 }
 
 impl fmt::Display for Action {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Tick => write!(f, "a second passes"),
-            Self::Send { client, ask } => write!(f, "client {client} sends {ask:?}"),
+            Self::Send { client, ask } => write!(f, "client {client} sends: {ask}"),
             Self::Write { client } => write!(f, "client {client} writes to the sink"),
             Self::Crash { client } => write!(f, "client {client} crashes and starts again"),
             Self::Revoke => write!(f, "the operator revokes the lease"),
             Self::Nominate { token } => write!(f, "the sweeper finds that token {token} has expired"),
             Self::Deliver(message) => write!(f, "arrives: {message}"),
             Self::DeliverTwice(message) => write!(f, "arrives, and will once more: {message}"),
+            Self::DeliverUnchecked(message) => write!(f, "arrives, while the sink has no answer: {message}"),
         }
     }
 }

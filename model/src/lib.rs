@@ -5,7 +5,7 @@
 //! perhaps never), a process crashes, an operator revokes, time passes. A [`Scope`] bounds how often each may happen,
 //! which makes the number of states finite; within it, [`search::exhaust`] visits every one of them and checks every
 //! [`invariants`] in it. [`search::shortest`] finds the shortest way to a violation, which is how the broken variants
-//! in [`Variant`] show that the checks can fail.
+//! in [`Variant`] show that the checks can fail: each [`flaw`] has a scope in which it shows.
 //!
 //! ```text
 //!   client 0 ──┐  call (sent at its own time)      ┌── decide(rows, command, now): the real one,
@@ -22,6 +22,7 @@
 mod action;
 pub mod authority;
 mod client;
+pub mod flaw;
 pub mod invariants;
 mod message;
 mod scope;
@@ -30,7 +31,7 @@ mod variant;
 mod world;
 
 pub use action::Action;
-pub use message::{Ask, Message, Reply};
+pub use message::{Ask, Message, Reply, Shown};
 pub use scope::{Scope, Tenure};
 pub use variant::Variant;
 pub use world::World;

@@ -2,9 +2,13 @@
 
 use std::process::ExitCode;
 
-use clap::{Parser, ValueEnum};
+use clap::Parser;
 use solehold_clock::BootTime;
-use solehold_model::{Scope, Variant, search};
+use solehold_model::{
+    Scope, Variant,
+    flaw::{FLAWS, Finding, MERITS},
+    invariants, search,
+};
 
 /// Check the lease protocol in every order of events within a scope
 #[derive(Parser)]
@@ -19,10 +23,13 @@ struct Args {
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    let wanted = |variant: &Variant| args.variant.is_none_or(|only| only == *variant);
-    let mut is_sound = true;
-    for variant in Variant::value_variants().iter().copied().filter(wanted) {
-        is_sound &= if variant == Variant::Sound { exhaust(args.wider) } else { break_it(variant) };
+    let is_wanted = |variant: Variant| args.variant.is_none_or(|only| only == variant);
+    let mut is_sound = !is_wanted(Variant::Sound) || exhaust(args.wider);
+    for flaw in FLAWS.iter().filter(|flaw| is_wanted(flaw.variant)) {
+        is_sound &= is_violated(flaw);
+    }
+    for merit in MERITS.iter().filter(|merit| is_wanted(merit.variant)) {
+        is_sound &= holds(merit);
     }
     if is_sound { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
@@ -32,7 +39,7 @@ fn exhaust(wider: u8) -> bool {
     for (name, scope) in Scope::all() {
         let scope = scope.wider(wider);
         let started = BootTime::now();
-        match search::exhaust(&scope, Variant::Sound) {
+        match search::exhaust(&scope, Variant::Sound, &invariants::ALL) {
             Ok(seen) => println!(
                 "{name}: {} states, {} steps, at most {} deep, no violation; {:.1} s",
                 seen.states,
@@ -49,11 +56,26 @@ fn exhaust(wider: u8) -> bool {
     is_sound
 }
 
-fn break_it(variant: Variant) -> bool {
-    let violation = search::shortest(&Scope::breaking(variant), variant);
+fn is_violated(flaw: &Finding) -> bool {
+    let violation = search::shortest(&flaw.scope, flaw.variant, flaw.invariant);
+    let Finding { variant, what, invariant, .. } = flaw;
     match &violation {
-        Some(violation) => println!("{variant:?}: {violation}"),
-        None => println!("{variant:?}: no violation was found, although it is wrong"),
+        Some(violation) => println!("{variant:?}: {what}\n  {violation}"),
+        None => println!("{variant:?}: {what}\n  not violated, although it is wrong: {}", invariant.name),
     }
     violation.is_some()
+}
+
+fn holds(merit: &Finding) -> bool {
+    let Finding { variant, what, scope, invariant } = merit;
+    match search::exhaust(scope, *variant, &[*invariant]) {
+        Ok(seen) => {
+            println!("{variant:?}: {what}\n  {} states, not violated: {}", seen.states, invariant.name)
+        }
+        Err(violation) => {
+            println!("{variant:?}: {what}\n  {violation}");
+            return false;
+        }
+    }
+    true
 }

@@ -7,6 +7,13 @@ use solehold_clock::BootTime;
 /// Which grant it is, whatever its token says.
 pub type GrantId = u32;
 
+/// A lease as a request shows it. The grant is for the checks only: no authority looks at it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Shown {
+    pub token: u64,
+    pub grant: GrantId,
+}
+
 /// A request to the authority.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Ask {
@@ -16,12 +23,8 @@ pub enum Ask {
         attempt: u8,
     },
     /// Renew the lease with this token, or with it the session.
-    Renew {
-        token: u64,
-    },
-    Release {
-        token: u64,
-    },
+    Renew(Shown),
+    Release(Shown),
     /// Give up a request, whether or not it was granted.
     Cancel {
         request: u8,
@@ -33,6 +36,40 @@ pub enum Ask {
     Expire {
         token: u64,
     },
+    /// Set the next status of the row that is leased, whose status was read with the lease, and end the lease.
+    Advance(Shown),
+    /// Look whether the command was marked as done.
+    LookUp,
+    /// Mark the command as done.
+    Mark,
+}
+
+impl Ask {
+    /// The lease that it shows.
+    pub fn shown(&self) -> Option<Shown> {
+        match self {
+            Self::Renew(shown) | Self::Release(shown) | Self::Advance(shown) => Some(*shown),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Ask {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Acquire { request, attempt: 0 } => write!(f, "acquire (request {request})"),
+            Self::Acquire { request, attempt } => write!(f, "acquire (request {request}, repeat {attempt})"),
+            Self::Renew(Shown { token, .. }) => write!(f, "renew (token {token})"),
+            Self::Release(Shown { token, .. }) => write!(f, "release (token {token})"),
+            Self::Cancel { request } => write!(f, "cancel (request {request})"),
+            Self::OpenSession => write!(f, "open a session"),
+            Self::Revoke => write!(f, "revoke"),
+            Self::Expire { token } => write!(f, "expire (token {token})"),
+            Self::Advance(Shown { token, .. }) => write!(f, "advance (status {token})"),
+            Self::LookUp => write!(f, "look up the mark"),
+            Self::Mark => write!(f, "set the mark"),
+        }
+    }
 }
 
 /// The authority's answer.
@@ -55,6 +92,26 @@ pub enum Reply {
     Lost,
     /// Not granted.
     Refused,
+    /// Whether there is a mark.
+    Found(bool),
+}
+
+impl fmt::Display for Reply {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Granted { token, left_ms, .. } => {
+                write!(f, "granted with token {token}, {left_ms} ms left")
+            }
+            Self::Waiting => write!(f, "waiting"),
+            Self::Renewed { left_ms } => write!(f, "renewed, {left_ms} ms left"),
+            Self::Opened => write!(f, "opened"),
+            Self::Done => write!(f, "done"),
+            Self::Lost => write!(f, "lost"),
+            Self::Refused => write!(f, "refused"),
+            Self::Found(true) => write!(f, "there is a mark"),
+            Self::Found(false) => write!(f, "there is no mark"),
+        }
+    }
 }
 
 /// One life of a client's process.
@@ -79,19 +136,16 @@ pub enum Message {
         reply: Reply,
     },
     /// To the sink.
-    Write {
-        token: u64,
-        grant: GrantId,
-    },
+    Write(Shown),
 }
 
 impl fmt::Display for Message {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Call { from: Process { client: u8::MAX, .. }, ask, .. } => write!(f, "{ask:?}"),
-            Self::Call { from, ask, .. } => write!(f, "client {}'s {ask:?}", from.client),
-            Self::Reply { to, ask, reply, .. } => write!(f, "{reply:?} at client {}, for {ask:?}", to.client),
-            Self::Write { token, .. } => write!(f, "a write with token {token} at the sink"),
+            Self::Call { from: Process { client: u8::MAX, .. }, ask, .. } => write!(f, "{ask}"),
+            Self::Call { from, ask, .. } => write!(f, "client {}'s {ask}", from.client),
+            Self::Reply { to, ask, reply, .. } => write!(f, "at client {}, for {ask}: {reply}", to.client),
+            Self::Write(Shown { token, .. }) => write!(f, "a write with token {token} at the sink"),
         }
     }
 }

@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use crate::variant::Variant;
-
 /// What keeps a client's lease alive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tenure {
@@ -17,6 +15,8 @@ pub enum Tenure {
 pub struct Scope {
     pub clients: u8,
     pub tenure: Tenure,
+    /// Whether all clients have one name: each was started in place of the one before, which still runs.
+    pub one_name: bool,
     /// Whether an acquire waits in line.
     pub waits: bool,
     /// How often time passes, by [`Self::TICK_MS`].
@@ -33,6 +33,10 @@ pub struct Scope {
     pub revokes: u8,
     /// Nominations of the sweeper.
     pub nominations: u8,
+    /// Writes that arrive while the sink cannot reach the authority.
+    pub outages: u8,
+    /// How far the wall clock of each client is ahead of the store's; the last one is for all that follow.
+    pub ahead_ms: [i64; 2],
 }
 
 impl Scope {
@@ -47,6 +51,7 @@ impl Scope {
         Self {
             clients: 2,
             tenure,
+            one_name: false,
             waits: false,
             ticks: 3,
             asks: 2,
@@ -55,6 +60,8 @@ impl Scope {
             crashes: 0,
             revokes: 0,
             nominations: 0,
+            outages: 0,
+            ahead_ms: [0, 0],
         }
     }
 
@@ -76,17 +83,6 @@ impl Scope {
         ]
     }
 
-    /// A scope in which a wrong variant shows.
-    pub const fn breaking(variant: Variant) -> Self {
-        let least = Self::new(Tenure::Own);
-        match variant {
-            Variant::ReleaseByName => Self { clients: 1, asks: 3, crashes: 1, ..least },
-            Variant::RevokeWithoutHoldBack => Self { revokes: 1, ..least },
-            Variant::SweeperDecides => Self { nominations: 2, writes: 0, ..least },
-            _ => least,
-        }
-    }
-
     /// The same with more of everything that it has.
     #[must_use]
     pub const fn wider(self, by: u8) -> Self {
@@ -94,6 +90,15 @@ impl Scope {
         let asks = self.asks + by;
         let repeats = self.repeats + if self.repeats > 0 { by } else { 0 };
         Self { ticks, asks, repeats, ..self }
+    }
+
+    /// The name of a client, by number.
+    pub fn name_of(&self, client: u8) -> u8 {
+        if self.one_name { 0 } else { client }
+    }
+
+    pub fn wall_ahead_ms(&self, client: u8) -> i64 {
+        self.ahead_ms[usize::from(client).min(1)]
     }
 
     /// How far a client's clock moves in a tick: every second client's is 1 % slow, the most that rule 2 allows.

@@ -1,6 +1,6 @@
 //! The protocol as it is, and ways to break it that people have shipped.
 
-/// Which protocol is checked. All but the first are wrong, each in one place.
+/// Which protocol is checked. All but the first are wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Variant {
     /// Solehold: the real decisions, and clients that follow the rules.
@@ -22,12 +22,16 @@ pub enum Variant {
     CallerClockDecides,
     /// A table that answers with a timestamp, which the holder compares with its own wall clock.
     TimestampCompared,
-    /// A mark is looked up before the work, and set after it.
-    MarkSetAfterwards,
+    /// The table of the scene trackers (docs/origins.md), as the four that follow.
+    SceneTrackers,
+    PaymentReconciler,
+    CameraPipeline,
+    ChatGateway,
+    VideoOrchestrator,
 }
 
 impl Variant {
-    /// Whether the authority is a hand-written table rather than the real decisions.
+    /// Whether the authority is a hand-written table with one flaw.
     pub fn is_table(self) -> bool {
         matches!(
             self,
@@ -36,16 +40,24 @@ impl Variant {
                 | Self::NoToken
                 | Self::CallerClockDecides
                 | Self::TimestampCompared
-                | Self::MarkSetAfterwards
         )
     }
 
-    /// How far a client's wall clock is ahead of the store's, where that matters.
-    pub fn wall_ahead_ms(self, client: u8) -> i64 {
-        match self {
-            Self::CallerClockDecides if client == 1 => 2_000,
-            Self::TimestampCompared if client == 0 => -2_000,
-            _ => 0,
-        }
+    /// Whether it is one of the five designs that Solehold replaces. Their holders keep no deadline of their own: they
+    /// work until a request is refused.
+    pub fn is_origin(self) -> bool {
+        matches!(
+            self,
+            Self::SceneTrackers
+                | Self::PaymentReconciler
+                | Self::CameraPipeline
+                | Self::ChatGateway
+                | Self::VideoOrchestrator
+        )
+    }
+
+    /// Whether what the work writes to compares tokens.
+    pub fn is_fenced(self) -> bool {
+        !matches!(self, Self::NoToken | Self::CameraPipeline | Self::ChatGateway | Self::VideoOrchestrator)
     }
 }

@@ -5,8 +5,8 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use crate::{
     action::Action,
     authority::{Call, Rows},
-    client::Client,
-    message::{Ask, GrantId, Message, Process, Reply},
+    client::{Client, Guard},
+    message::{Ask, GrantId, Message, Process, Reply, Shown},
     scope::Scope,
     variant::Variant,
 };
@@ -22,12 +22,17 @@ struct Left {
     crashes: u8,
     revokes: u8,
     nominations: u8,
+    outages: u8,
 }
 
 /// The place where work takes effect.
 #[derive(Debug, Clone, Default, Hash)]
 pub struct Sink {
     highest_token: u64,
+    /// The authority's version as it was when the sink last asked for it.
+    version: Option<u64>,
+    /// How often the one command of a system that has commands was executed.
+    pub effects: u8,
     /// The place of the newest grant whose write was admitted in the order of grants.
     newest: usize,
     /// Whether a write was admitted after one of a later grant.
@@ -47,6 +52,8 @@ pub struct World {
     highest_token: u64,
     /// Whether a grant had no greater token than the one before it.
     pub has_reused_token: bool,
+    /// Whether a request that showed a lease renewed or ended a later one.
+    pub has_affected_later: bool,
     left: Left,
 }
 
@@ -61,12 +68,14 @@ impl World {
             grants: Vec::new(),
             highest_token: 0,
             has_reused_token: false,
+            has_affected_later: false,
             left: Left {
                 ticks: scope.ticks,
                 repeats: scope.repeats,
                 crashes: scope.crashes,
                 revokes: scope.revokes,
                 nominations: scope.nominations,
+                outages: scope.outages,
             },
         }
     }
@@ -78,8 +87,10 @@ impl World {
         hasher.finish()
     }
 
-    pub fn protects(&self, token: u64) -> bool {
-        self.rows.protects(token, self.now_ms)
+    /// Whether nobody else can get what this guard says.
+    pub fn protects(&self, guard: &Guard) -> bool {
+        let live = self.rows.live(self.now_ms);
+        live.is_some_and(|shown| shown == guard.shown) || self.rows.is_held_back(self.now_ms)
     }
 
     pub fn is_free_in_the_end(&self) -> bool {
@@ -96,27 +107,10 @@ impl World {
         is_engine && pairs.any(|(a, b)| is_same(request(a), request(b)))
     }
 
-    /// Everything that may happen next.
-    pub fn actions(&self, scope: &Scope) -> Vec<Action> {
+    /// Everything that may happen next. Messages come first and time last, so that of several shortest traces the one
+    /// that is found is easy to follow.
+    pub fn actions(&self, scope: &Scope, variant: Variant) -> Vec<Action> {
         let mut actions = Vec::new();
-        if self.left.ticks > 0 {
-            actions.push(Action::Tick);
-        }
-        for (n, client) in (0..).zip(&self.clients) {
-            actions.extend(client.asks(scope).into_iter().map(|ask| Action::Send { client: n, ask }));
-            if client.writes_left > 0 && client.trusted().is_some() {
-                actions.push(Action::Write { client: n });
-            }
-            if self.left.crashes > 0 && client.asks_left > 0 && client.asks_left < scope.asks {
-                actions.push(Action::Crash { client: n });
-            }
-        }
-        if self.left.revokes > 0 && self.rows.granted().is_some() {
-            actions.push(Action::Revoke);
-        }
-        if let Some(token) = self.rows.expired(self.now_ms).filter(|_| self.left.nominations > 0) {
-            actions.push(Action::Nominate { token });
-        }
         let mut last = None;
         for message in &self.network {
             if last == Some(message) {
@@ -127,6 +121,28 @@ impl World {
             if self.left.repeats > 0 {
                 actions.push(Action::DeliverTwice(*message));
             }
+            if self.left.outages > 0 && matches!(message, Message::Write(_)) {
+                actions.push(Action::DeliverUnchecked(*message));
+            }
+        }
+        for (n, client) in (0..).zip(&self.clients) {
+            if client.writes(variant).is_some() {
+                actions.push(Action::Write { client: n });
+            }
+            actions
+                .extend(client.asks(scope, variant).into_iter().map(|ask| Action::Send { client: n, ask }));
+            if self.left.crashes > 0 && client.asks_left > 0 && client.asks_left < scope.asks {
+                actions.push(Action::Crash { client: n });
+            }
+        }
+        if self.left.revokes > 0 && self.rows.held().is_some() {
+            actions.push(Action::Revoke);
+        }
+        if let Some(token) = self.rows.expired(self.now_ms).filter(|_| self.left.nominations > 0) {
+            actions.push(Action::Nominate { token });
+        }
+        if self.left.ticks > 0 {
+            actions.push(Action::Tick);
         }
         actions
     }
@@ -157,9 +173,9 @@ impl World {
             }
             Action::Write { client } => {
                 let writer = &mut self.clients[usize::from(client)];
-                let Some(guard) = writer.trusted().copied() else { return };
-                writer.writes_left -= 1;
-                self.post(Message::Write { token: guard.token, grant: guard.grant });
+                let Some(shown) = writer.writes(variant) else { return };
+                writer.wrote();
+                self.post(Message::Write(shown));
             }
             Action::Crash { client } => {
                 self.left.crashes -= 1;
@@ -177,10 +193,15 @@ impl World {
                 self.post_from_nobody(Ask::Expire { token });
             }
             Action::Deliver(message) => {
-                if let Ok(at) = self.network.binary_search(&message) {
-                    self.network.remove(at);
-                }
+                self.drop(&message);
                 self.arrive(message, scope, variant);
+            }
+            Action::DeliverUnchecked(message) => {
+                self.left.outages -= 1;
+                self.drop(&message);
+                if let Message::Write(shown) = message {
+                    self.write(shown, variant);
+                }
             }
             Action::DeliverTwice(message) => {
                 self.left.repeats -= 1;
@@ -203,10 +224,18 @@ impl World {
         self.post(Message::Call { from: NOBODY, sent, ask });
     }
 
+    fn drop(&mut self, message: &Message) {
+        if let Ok(at) = self.network.binary_search(message) {
+            self.network.remove(at);
+        }
+    }
+
     fn arrive(&mut self, message: Message, scope: &Scope, variant: Variant) {
         match message {
             Message::Call { from, sent, ask } => {
+                let before = self.rows.live(self.now_ms);
                 let reply = self.rows.decide(&Call { from, sent, ask }, self.now_ms, scope, variant);
+                self.note_effect(before, ask, reply);
                 self.note_grant();
                 if from != NOBODY && reply != Reply::Done {
                     self.post(Message::Reply { to: from, sent, ask, reply });
@@ -217,12 +246,26 @@ impl World {
                     self.clients[usize::from(to.client)].take(sent, ask, reply, variant);
                 }
             }
-            Message::Write { token, grant } => self.write(token, grant, variant),
+            Message::Write(shown) => {
+                self.sink.version = self.rows.version().or(self.sink.version);
+                self.write(shown, variant);
+            }
+        }
+    }
+
+    /// Notes what a request did to the lease that was live before it.
+    fn note_effect(&mut self, before: Option<Shown>, ask: Ask, reply: Reply) {
+        let (Some(shown), Some(before)) = (ask.shown(), before) else { return };
+        let has_ended = self.rows.held().is_none_or(|held| held.shown.grant != before.grant);
+        let is_renewed = matches!(reply, Reply::Renewed { .. });
+        self.has_affected_later |= shown.grant != before.grant && (is_renewed || has_ended);
+        if matches!(ask, Ask::Advance(_)) && reply == Reply::Done {
+            self.note_write(shown.grant);
         }
     }
 
     fn note_grant(&mut self) {
-        let Some((grant, token)) = self.rows.granted() else { return };
+        let Some(Shown { token, grant }) = self.rows.held().map(|held| held.shown) else { return };
         if !self.grants.contains(&grant) {
             self.grants.push(grant);
             self.has_reused_token |= token <= self.highest_token;
@@ -230,12 +273,21 @@ impl World {
         }
     }
 
-    fn write(&mut self, token: u64, grant: GrantId, variant: Variant) {
-        let checks = !matches!(variant, Variant::NoToken | Variant::MarkSetAfterwards);
-        if checks && token < self.sink.highest_token {
+    fn write(&mut self, Shown { token, grant }: Shown, variant: Variant) {
+        let newest = match variant {
+            Variant::SceneTrackers => self.sink.version,
+            _ => Some(self.sink.highest_token),
+        };
+        let is_current = newest.is_some_and(|newest| newest <= token);
+        if variant.is_fenced() && !is_current {
             return;
         }
         self.sink.highest_token = token;
+        self.sink.effects += u8::from(variant == Variant::VideoOrchestrator);
+        self.note_write(grant);
+    }
+
+    fn note_write(&mut self, grant: GrantId) {
         let place = self.grants.iter().position(|known| *known == grant).unwrap_or(0);
         self.sink.has_admitted_older |= place < self.sink.newest;
         self.sink.newest = self.sink.newest.max(place);

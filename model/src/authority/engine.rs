@@ -19,8 +19,8 @@ use solehold_core::{
 use uuid::Uuid;
 
 use crate::{
-    authority::Call,
-    message::{Ask, GrantId, Process, Reply},
+    authority::{Call, Held},
+    message::{Ask, GrantId, Process, Reply, Shown},
     scope::{Scope, Tenure},
     variant::Variant,
 };
@@ -85,26 +85,17 @@ impl EngineRows {
         self.ledger.resource(&key())
     }
 
-    pub fn granted(&self) -> Option<(GrantId, u64)> {
-        let lease = self.resource()?.lease.as_ref()?;
-        Some((grant_id(lease.id), lease.token.0))
-    }
-
-    /// The token and the deadline of the lease that there is.
-    fn lease(&self) -> Option<(u64, StoreTime)> {
+    /// The lease that there is.
+    pub fn held(&self) -> Option<Held> {
         let lease = self.resource()?.lease.as_ref()?;
         let deadline = self.ledger.deadline_of(lease);
-        Some((lease.token.0, deadline.unwrap_or_else(|late| unreachable!("{late:?} is loaded"))))
+        let dead_from_ms = deadline.unwrap_or_else(|late| unreachable!("{late:?} is loaded")).0;
+        Some(Held { shown: Shown { token: lease.token.0, grant: grant_id(lease.id) }, dead_from_ms })
     }
 
-    pub fn expired(&self, now_ms: u64) -> Option<u64> {
-        self.lease().filter(|(_, deadline)| deadline.0 <= now_ms).map(|(token, _)| token)
-    }
-
-    pub fn protects(&self, token: u64, now_ms: u64) -> bool {
-        let is_live = self.lease().is_some_and(|(held, deadline)| held == token && now_ms < deadline.0);
-        let held_back = || self.resource().and_then(|resource| resource.held_back_until);
-        is_live || held_back().is_some_and(|until| now_ms < until.0)
+    pub fn is_held_back(&self, now_ms: u64) -> bool {
+        let held_back_until = self.resource().and_then(|resource| resource.held_back_until);
+        held_back_until.is_some_and(|until| now_ms < until.0)
     }
 
     pub fn is_free_in_the_end(&self, now_ms: u64) -> bool {
@@ -152,36 +143,39 @@ fn left_ms(grant: &Grant) -> u64 {
 
 fn command(call: &Call, scope: &Scope, variant: Variant) -> Command {
     let Call { from, ask, .. } = *call;
+    let holder = numbered(scope.name_of(from.client));
     let by_token = |token| claim(Some(Token(token)), None);
     match ask {
         Ask::Acquire { request, attempt } => Command::Acquire(Acquire {
             key: key(),
             lease: LeaseId::new(&key(), id(from, request, attempt)),
-            holder: numbered(from.client),
+            holder,
             tenure: match scope.tenure {
                 Tenure::Own => AskedTenure::Own { ttl_ms: Scope::TTL_MS },
                 Tenure::Session => AskedTenure::Session(session(from)),
             },
-            request: Some(numbered(request)),
+            request: Some(request_name(from, request)),
             attributes: Document::default(),
             undeclared: Undeclared::Allow,
             wait: scope.waits.then_some(Wait { room: ROOM, wait_ms: Scope::WAIT_MS }),
             slots: None,
             holds_at_most: None,
         }),
-        Ask::Renew { token } => Command::Renew { claim: by_token(token), ttl_ms: None, stats: None },
-        Ask::Release { .. } if variant == Variant::ReleaseByName => {
-            Command::Release { claim: claim(None, Some(numbered(from.client))), state: None }
+        Ask::Renew(Shown { token, .. }) => {
+            Command::Renew { claim: by_token(token), ttl_ms: None, stats: None }
         }
-        Ask::Release { token } => Command::Release { claim: by_token(token), state: None },
+        Ask::Release(_) if variant == Variant::ReleaseByName => {
+            Command::Release { claim: claim(None, Some(holder)), state: None }
+        }
+        Ask::Release(Shown { token, .. }) => Command::Release { claim: by_token(token), state: None },
         Ask::Cancel { request } => Command::CancelRequest(RequestKey {
             resource: key(),
-            holder: numbered(from.client),
-            request: numbered(request),
+            holder,
+            request: request_name(from, request),
         }),
         Ask::OpenSession => Command::OpenSession(OpenSession {
             id: session(from),
-            holder: HolderKey { tenant: name("acme"), name: numbered(from.client) },
+            holder: HolderKey { tenant: name("acme"), name: holder },
             ttl_ms: Scope::TTL_MS,
             replace: None,
             fenced: false,
@@ -194,6 +188,9 @@ fn command(call: &Call, scope: &Scope, variant: Variant) -> Command {
             Command::Revoke { claim: claim(None, None), fenced, reason: None }
         }
         Ask::Expire { .. } => Command::Expire { key: key() },
+        Ask::Advance(_) | Ask::LookUp | Ask::Mark => {
+            unreachable!("{ask} is a request of another design")
+        }
     }
 }
 
@@ -216,6 +213,11 @@ fn numbered(number: u8) -> Name {
     static NAMES: LazyLock<Vec<Name>> =
         LazyLock::new(|| (0..=u8::MAX).map(|n| name(&format!("number-{n}"))).collect());
     NAMES[usize::from(number)].clone()
+}
+
+/// A client's own name for a request, which no other client uses.
+fn request_name(from: Process, request: u8) -> Name {
+    numbered(from.client.wrapping_mul(16) + request)
 }
 
 /// An id of its own for each session and each attempt.
