@@ -66,10 +66,12 @@ suite: ## build, then run every test
 build:
 	@$(STAGE) build cargo test --workspace --no-run
 
-# Tests run in parallel. nextest does so across crates too, but knows no documentation tests.
+# Tests run in parallel. nextest does so across crates too, but knows no documentation tests. Most of them wait for
+# something half of their time, so there are more of them than cores.
 ifeq ($(NEXTEST),yes)
 tests:
-	@$(STAGE) tests env $(IN_MEMORY) cargo nextest run --workspace --no-fail-fast
+	@$(STAGE) tests env $(IN_MEMORY) cargo nextest run --workspace --no-fail-fast \
+		--test-threads $$(($$(nproc) * 3 / 2))
 
 doctests:
 	@$(STAGE) doctests cargo test --workspace --doc

@@ -1,9 +1,9 @@
 //! Names and the identity of a resource.
 
 use std::{
-    borrow::Borrow,
     cmp::Ordering,
     fmt,
+    hash::{BuildHasher, Hash, Hasher},
     sync::{Arc, LazyLock, Mutex},
 };
 
@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize, Serializer};
 use uuid::Uuid;
 
 use crate::{
+    hashing::KeyHashing,
     limits::{DOCUMENT_BYTES_MAX, NAME_BYTES_MAX},
     time::StoreTime,
 };
@@ -28,10 +29,16 @@ pub enum NameError {
 
 /// A name: 1 to 255 bytes of UTF-8 without control characters. Slashes and spaces are allowed; case matters.
 ///
-/// Names that were made lately share their text, so that comparing them mostly compares two addresses.
-#[derive(Clone, PartialEq, Eq, Hash, Deserialize)]
+/// Names that were made lately share their text, so that comparing them mostly compares two addresses. A name keeps the
+/// hash of its text: it is looked up many times.
+#[derive(Clone, Deserialize)]
 #[serde(try_from = "String")]
-pub struct Name(Arc<str>);
+pub struct Name(
+    /// The hash, as [`HASH_BYTES`] characters of ASCII, and the text: one piece of memory.
+    Arc<str>,
+);
+
+const HASH_BYTES: usize = 8;
 
 /// The tenant of waiting rooms: a text that no client can make a name of.
 const ROOMS: &str = "\u{1}rooms";
@@ -41,19 +48,38 @@ const LATELY_NAMES: usize = 1_024;
 const LATELY_BYTES_MAX: usize = 32;
 
 impl Name {
+    /// A name of this text, whatever it is.
+    fn unchecked(text: &str) -> Self {
+        Self::hashed(hash_of(text), text)
+    }
+
+    fn hashed(hash: u64, text: &str) -> Self {
+        let ascii = hash.to_le_bytes();
+        let ascii = std::str::from_utf8(&ascii).expect("a hash has seven bits in each byte");
+        Self([ascii, text].concat().into())
+    }
+
+    /// The hash of its text, which differs from process to process.
+    pub(crate) fn text_hash(&self) -> u64 {
+        let (hash, _) = self.0.as_bytes().split_first_chunk().expect("every name begins with its hash");
+        u64::from_le_bytes(*hash)
+    }
+
     /// The tenant of waiting rooms (rule 15). No name of the wire is equal to it, since it has a control character.
     pub fn rooms() -> Self {
-        Self(ROOMS.into())
+        static SHARED: LazyLock<Name> = LazyLock::new(|| Name::unchecked(ROOMS));
+        SHARED.clone()
     }
 
     /// A name before all others, from which ranges begin.
     pub(crate) fn least() -> Self {
-        Self("".into())
+        static SHARED: LazyLock<Name> = LazyLock::new(|| Name::unchecked(""));
+        SHARED.clone()
     }
 
     /// A name that sorts by time.
     pub(crate) fn timed(at: StoreTime, unique: u64) -> Self {
-        Self(format!("{:016x}-{unique:016x}", at.0).into())
+        Self::unchecked(&format!("{:016x}-{unique:016x}", at.0))
     }
 
     /// A name as a store has kept it: one that was checked once, or [`Self::rooms`].
@@ -73,34 +99,54 @@ impl Name {
         if text.len() > NAME_BYTES_MAX {
             return Err(NameError::TooLong(text.len()));
         }
-        Self::lately(text, || match text.char_indices().find(|(_, c)| c.is_control()) {
+        Self::lately(text, |hash| match text.char_indices().find(|(_, c)| c.is_control()) {
             Some((at, _)) => Err(NameError::Control(at)),
-            None => Ok(Self(text.into())),
+            None => Ok(Self::hashed(hash, text)),
         })
     }
 
     /// The name of this text, if it was made lately; a new one otherwise. Long ones are mostly ids that come once.
-    fn lately(text: &str, new: impl FnOnce() -> Result<Self, NameError>) -> Result<Self, NameError> {
+    fn lately(text: &str, new: impl FnOnce(u64) -> Result<Self, NameError>) -> Result<Self, NameError> {
         static LATELY: [Mutex<Option<Name>>; LATELY_NAMES] = [const { Mutex::new(None) }; LATELY_NAMES];
+        let hash = hash_of(text);
         if text.len() > LATELY_BYTES_MAX {
-            return new();
+            return new(hash);
         }
-        let place = xxhash_rust::xxh3::xxh3_64(text.as_bytes()) as usize % LATELY_NAMES;
-        let Ok(mut kept) = LATELY[place].lock() else { return new() };
+        let place = hash as usize % LATELY_NAMES;
+        let Ok(mut kept) = LATELY[place].lock() else { return new(hash) };
         match &*kept {
             Some(name) if name.as_str() == text => Ok(name.clone()),
-            _ => Ok(kept.insert(new()?).clone()),
+            _ => Ok(kept.insert(new(hash)?).clone()),
         }
     }
 
     pub fn as_str(&self) -> &str {
-        &self.0
+        &self.0[HASH_BYTES..]
+    }
+}
+
+/// The hash of a text, with seven bits in each byte.
+fn hash_of(text: &str) -> u64 {
+    KeyHashing.hash_one(text) & 0x7f7f_7f7f_7f7f_7f7f
+}
+
+impl PartialEq for Name {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0) || self.0 == other.0
+    }
+}
+
+impl Eq for Name {}
+
+impl Hash for Name {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(self.text_hash());
     }
 }
 
 impl Ord for Name {
     fn cmp(&self, other: &Self) -> Ordering {
-        if Arc::ptr_eq(&self.0, &other.0) { Ordering::Equal } else { self.0.cmp(&other.0) }
+        if Arc::ptr_eq(&self.0, &other.0) { Ordering::Equal } else { self.as_str().cmp(other.as_str()) }
     }
 }
 
@@ -119,31 +165,25 @@ impl TryFrom<String> for Name {
 
 impl From<Name> for String {
     fn from(name: Name) -> Self {
-        name.0.as_ref().into()
+        name.as_str().into()
     }
 }
 
 impl Serialize for Name {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(&self.0)
-    }
-}
-
-impl Borrow<str> for Name {
-    fn borrow(&self) -> &str {
-        &self.0
+        serializer.serialize_str(self.as_str())
     }
 }
 
 impl fmt::Display for Name {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(self.as_str())
     }
 }
 
 impl fmt::Debug for Name {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(&*self.0, f)
+        fmt::Debug::fmt(self.as_str(), f)
     }
 }
 
@@ -180,6 +220,10 @@ impl ResourceKey {
     /// The resource that a slot is of; of a resource, itself.
     pub fn whole(&self) -> Self {
         self.of_slot(0)
+    }
+
+    pub fn is_slot_of(&self, whole: &Self) -> bool {
+        self.is_slot() && self.key == whole.key && self.kind == whole.kind && self.tenant == whole.tenant
     }
 
     /// What the ids of its leases begin with. It is stored, and must never change.
@@ -385,7 +429,7 @@ mod tests {
         assert!((0..100).any(|_| shares("shared-by-many")));
         assert!(!shares(&"x".repeat(LATELY_BYTES_MAX + 1)));
         assert_eq!(name("a").cmp(&name("b")), Ordering::Less);
-        assert_eq!(Name("a".into()).cmp(&name("a")), Ordering::Equal, "by text, where it is not shared");
+        assert_eq!(Name::unchecked("a").cmp(&name("a")), Ordering::Equal, "by text, where it is not shared");
     }
 
     #[test]

@@ -63,6 +63,7 @@ pub mod command;
 mod decide;
 pub mod event;
 pub mod fence;
+pub mod hashing;
 pub mod key;
 pub mod lease;
 pub mod ledger;

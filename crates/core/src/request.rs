@@ -51,30 +51,20 @@ pub struct SpentRequests(Vec<Remembered>);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Remembered {
-    /// Of the name: two that differ here need not be compared.
-    hash: u64,
     request: Name,
     spent: SpentRequest,
 }
 
 impl Remembered {
-    fn new(request: Name, spent: SpentRequest) -> Self {
-        Self { hash: hash(&request), request, spent }
-    }
-
     fn place(&self) -> (StoreTime, &Name) {
         (self.spent.until, &self.request)
     }
 }
 
-fn hash(request: &Name) -> u64 {
-    xxhash_rust::xxh3::xxh3_64(request.as_str().as_bytes())
-}
-
 impl From<Vec<(Name, SpentRequest)>> for SpentRequests {
     fn from(requests: Vec<(Name, SpentRequest)>) -> Self {
         let mut all: Vec<_> =
-            requests.into_iter().map(|(name, spent)| Remembered::new(name, spent)).collect();
+            requests.into_iter().map(|(request, spent)| Remembered { request, spent }).collect();
         all.sort_by(|a, b| a.place().cmp(&b.place()));
         Self(all)
     }
@@ -88,11 +78,12 @@ impl From<SpentRequests> for Vec<(Name, SpentRequest)> {
 
 impl SpentRequests {
     pub fn get(&self, request: &Name) -> Option<&SpentRequest> {
-        self.index_of(request, hash(request)).map(|index| &self.0[index].spent)
+        self.index_of(request).map(|index| &self.0[index].spent)
     }
 
-    fn index_of(&self, request: &Name, hash: u64) -> Option<usize> {
-        self.0.iter().position(|of| of.hash == hash && of.request == *request)
+    fn index_of(&self, request: &Name) -> Option<usize> {
+        let hash = request.text_hash();
+        self.0.iter().position(|of| of.request.text_hash() == hash && of.request == *request)
     }
 
     pub fn iter(&self) -> impl Iterator<Item = (&Name, &SpentRequest)> {
@@ -109,8 +100,8 @@ impl SpentRequests {
     }
 
     pub(crate) fn put(&mut self, request: Name, spent: SpentRequest) {
-        let new = Remembered::new(request, spent);
-        if let Some(index) = self.index_of(&new.request, new.hash) {
+        let new = Remembered { request, spent };
+        if let Some(index) = self.index_of(&new.request) {
             self.0.remove(index);
         }
         let index = self.0.partition_point(|of| of.place() < new.place());
@@ -118,7 +109,7 @@ impl SpentRequests {
     }
 
     pub(crate) fn remove(&mut self, request: &Name) {
-        if let Some(index) = self.index_of(request, hash(request)) {
+        if let Some(index) = self.index_of(request) {
             self.0.remove(index);
         }
     }

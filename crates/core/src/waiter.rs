@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     command::{AskedTenure, Undeclared},
+    hashing::KeyMap,
     key::{Document, LeaseId, Name, RequestKey, ResourceKey, SessionId},
     time::{Revision, StoreTime},
 };
@@ -73,11 +74,11 @@ impl Waiter {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Lines {
     pub(crate) rows: BTreeMap<PlaceKey, Waiter>,
-    leases: BTreeMap<LeaseId, PlaceKey>,
-    requests: BTreeMap<RequestKey, Revision>,
+    leases: KeyMap<LeaseId, PlaceKey>,
+    requests: KeyMap<RequestKey, Revision>,
     attached: BTreeSet<(SessionId, ResourceKey, Revision)>,
     /// How far a line was loaded without a gap, where it was not loaded completely.
-    pub(crate) heads: BTreeMap<ResourceKey, Revision>,
+    pub(crate) heads: KeyMap<ResourceKey, Revision>,
 }
 
 impl Lines {

@@ -1,9 +1,10 @@
 //! Changes to the rows of a ledger, and to its indexes.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::sync::Arc;
 
 use super::{Dirty, Ledger, SharedMap, least};
 use crate::{
+    hashing::KeyList,
     key::{HolderKey, LeaseId, Name, RequestKey, ResourceKey, SessionId},
     lease::Resource,
     record::Record,
@@ -15,20 +16,21 @@ use crate::{
 
 /// What the indexes know about a resource.
 #[derive(Default, PartialEq)]
-struct Indexed {
+struct Indexed<'a> {
     leases: [Option<LeaseId>; 2],
     sessions: [Option<SessionId>; 2],
-    holder: Option<Name>,
+    holder: Option<&'a Name>,
 }
 
-impl Indexed {
-    fn of(resource: &Resource) -> Self {
+impl<'a> Indexed<'a> {
+    fn of(resource: Option<&'a Arc<Resource>>) -> Self {
+        let Some(resource) = resource else { return Self::default() };
         let lease = resource.lease.as_ref();
         let pending = resource.pending.as_ref();
         Self {
             leases: [lease.map(|l| l.id), pending.map(|p| p.id)],
             sessions: [lease.and_then(|l| l.tenure.session()), pending.map(|p| p.session)],
-            holder: lease.map(|l| l.holder.clone()),
+            holder: lease.map(|l| &l.holder),
         }
     }
 }
@@ -60,8 +62,15 @@ impl Ledger {
         self.sessions.insert_mut(session.id, session);
     }
 
-    pub fn load_resource(&mut self, resource: Resource) {
-        self.index(&resource.key.clone(), Some(resource));
+    pub fn load_resource(&mut self, mut resource: Resource) {
+        let key = self.shared_key(&resource.key);
+        if !std::ptr::eq(resource.key.key.as_str(), key.key.as_str()) {
+            resource.key = (*key).clone();
+        }
+        if let Some(lease) = &mut resource.lease {
+            self.share_holder(&mut lease.holder);
+        }
+        self.put_indexed(key, Arc::new(resource));
     }
 
     pub fn load_holder(&mut self, holder: Holder) {
@@ -90,12 +99,12 @@ impl Ledger {
         std::mem::take(&mut self.dirty)
     }
 
-    /// Copies the rows named in `dirty` from `part`, and removes those that `part` does not have.
+    /// Takes over the rows named in `dirty` from `part`, and removes those that `part` does not have.
     pub fn absorb(&mut self, part: &Ledger, dirty: &Dirty) {
         fn copy<K: Ord + Clone, V: Clone>(
             to: &mut SharedMap<K, V>,
             from: &SharedMap<K, V>,
-            keys: &BTreeSet<K>,
+            keys: &KeyList<K>,
         ) {
             for key in keys {
                 match from.get(key) {
@@ -104,11 +113,19 @@ impl Ledger {
                 }
             }
         }
-        copy(&mut self.sessions, &part.sessions, &dirty.sessions);
         copy(&mut self.holders, &part.holders, &dirty.holders);
         copy(&mut self.records, &part.records, &dirty.records);
+        for id in &dirty.sessions {
+            match part.sessions.get(id) {
+                Some(session) => self.sessions.insert_mut(*id, session.clone()),
+                None => drop(self.sessions.remove_mut(id)),
+            }
+        }
         for key in &dirty.resources {
-            self.index(key, part.resources.get(key).cloned());
+            match part.resources.get_key_value(key) {
+                Some((shared, resource)) => self.put_indexed(shared.clone(), resource.clone()),
+                None => self.remove_indexed(key),
+            }
         }
         for request in &dirty.requests {
             match part.spent(request) {
@@ -146,12 +163,12 @@ impl Ledger {
 
     pub(crate) fn put_resource(&mut self, resource: Resource) {
         let key = resource.key.clone();
-        self.index(&key, Some(resource));
+        self.load_resource(resource);
         self.dirty.resources.insert(key);
     }
 
     pub(crate) fn remove_resource(&mut self, key: &ResourceKey) {
-        self.index(key, None);
+        self.remove_indexed(key);
         self.dirty.resources.insert(key.clone());
     }
 
@@ -214,45 +231,63 @@ impl Ledger {
         self.dirty.records.insert(key);
     }
 
-    /// Writes or removes a resource and updates the indexes.
-    fn index(&mut self, key: &ResourceKey, mut resource: Option<Resource>) {
-        let (shared, old, was_pending) = match self.resources.get_key_value(key) {
-            Some((shared, old)) => (shared.clone(), Indexed::of(old), old.pending.is_some()),
-            // What is indexed beneath this layer is left out there, since the resource has changed.
+    /// The key of a resource as it is kept here or beneath, so that its names are in memory once.
+    fn shared_key(&self, key: &ResourceKey) -> Arc<ResourceKey> {
+        let known = |rows: &Self| rows.resources.get_key_value(key).map(|(shared, _)| shared.clone());
+        let known = known(self).or_else(|| known(self.base.as_deref()?));
+        known.unwrap_or_else(|| Arc::new(key.clone()))
+    }
+
+    fn put_indexed(&mut self, key: Arc<ResourceKey>, resource: Arc<Resource>) {
+        let was_pending = self.is_pending(&key);
+        let old = match self.resources.get_mut(&*key) {
+            Some(place) => Some(std::mem::replace(place, resource.clone())),
             None => {
-                let was_pending = self.resource(key).is_some_and(|resource| resource.pending.is_some());
-                (Arc::new(key.clone()), Indexed::default(), was_pending)
+                self.order.insert(key.clone());
+                self.resources.insert_mut(key.clone(), resource.clone());
+                None
             }
         };
-        if let Some(resource) = resource.as_mut().filter(|_| self.base.is_none()) {
-            resource.key = (*shared).clone();
-            if let Some(lease) = &mut resource.lease {
-                self.share_holder(&mut lease.holder);
+        self.index(&key, old.as_ref(), Some(&resource));
+        self.count_moves(&key, was_pending, resource.pending.is_some());
+    }
+
+    fn remove_indexed(&mut self, key: &ResourceKey) {
+        let was_pending = self.is_pending(key);
+        let old = self.resources.get_key_value(key).map(|(key, old)| (key.clone(), old.clone()));
+        if let Some((shared, old)) = old {
+            self.resources.remove_mut(key);
+            self.order.remove(key);
+            self.index(&shared, Some(&old), None);
+        }
+        self.count_moves(key, was_pending, false);
+    }
+
+    fn is_pending(&self, key: &ResourceKey) -> bool {
+        self.resource(key).is_some_and(|resource| resource.pending.is_some())
+    }
+
+    /// Updates the indexes. What is indexed beneath a layer is left out there once the resource has changed.
+    fn index(&mut self, key: &Arc<ResourceKey>, old: Option<&Arc<Resource>>, new: Option<&Arc<Resource>>) {
+        let (old, new) = (Indexed::of(old), Indexed::of(new));
+        if old == new {
+            return;
+        }
+        for id in old.leases.into_iter().flatten() {
+            // In whatever order rows are absorbed, it may already be in another slot.
+            if self.leases.get(&id).is_some_and(|at| at == key) {
+                self.leases.remove(&id);
             }
         }
-        let new = resource.as_ref().map(Indexed::of).unwrap_or_default();
-        if old != new {
-            for id in old.leases.into_iter().flatten() {
-                // Absorbed in the order of keys, it may already be in another slot.
-                if self.leases.get(&id).is_some_and(|at| **at == *key) {
-                    self.leases.remove(&id);
-                }
-            }
-            for session in old.sessions.into_iter().flatten() {
-                self.attached.remove(&(session, shared.clone()));
-            }
-            if let Some(holder) = old.holder {
-                self.held.remove(&(holder, shared.clone()));
-            }
-            self.leases.extend(new.leases.into_iter().flatten().map(|id| (id, shared.clone())));
-            self.attached.extend(new.sessions.into_iter().flatten().map(|id| (id, shared.clone())));
-            self.held.extend(new.holder.map(|holder| (holder, shared.clone())));
+        for session in old.sessions.into_iter().flatten() {
+            self.attached.remove(&(session, key.clone()));
         }
-        self.count_moves(&shared, was_pending, new.leases[1].is_some());
-        match resource {
-            Some(resource) => self.resources.insert_mut(shared, resource),
-            None => drop(self.resources.remove_mut(key)),
+        if let Some(holder) = old.holder {
+            self.held.remove(&(holder.clone(), key.clone()));
         }
+        self.leases.extend(new.leases.into_iter().flatten().map(|id| (id, key.clone())));
+        self.attached.extend(new.sessions.into_iter().flatten().map(|id| (id, key.clone())));
+        self.held.extend(new.holder.map(|holder| (holder.clone(), key.clone())));
     }
 
     fn count_moves(&mut self, key: &ResourceKey, was_pending: bool, is_pending: bool) {
@@ -266,8 +301,11 @@ impl Ledger {
     /// Lets the name of a holder share the text that it has in other rows, since it may hold many resources. Tenants
     /// and kinds share theirs because they were made lately.
     fn share_holder(&self, holder: &mut Name) {
-        if let Some((same, _)) = self.held.range((holder.clone(), least())..).next() {
-            share(holder, same);
+        let rows = self.base.as_deref().unwrap_or(self);
+        if let Some((same, _)) = rows.held.range((holder.clone(), least())..).next()
+            && same == holder
+        {
+            *holder = same.clone();
         }
     }
 
@@ -278,12 +316,5 @@ impl Ledger {
             0 if self.base.is_none() => drop(self.moves.remove(&(tenant, kind))),
             count => drop(self.moves.insert((tenant, kind), count)),
         }
-    }
-}
-
-/// Makes `name` share the text of `other` if they are equal.
-fn share(name: &mut Name, other: &Name) {
-    if name == other {
-        *name = other.clone();
     }
 }

@@ -1,9 +1,8 @@
 //! What a ledger says of its rows: which have changed, and which it lacks.
 
-use std::collections::BTreeSet;
-
 use super::Ledger;
 use crate::{
+    hashing::KeyList,
     key::{HolderKey, Name, RequestKey, ResourceKey, SessionId},
     waiter::{PlaceKey, Waiter},
 };
@@ -25,17 +24,17 @@ pub enum FoundLate {
     WaitersOn(SessionId),
 }
 
-/// Which rows have changed since they were loaded.
+/// Which rows have changed since they were loaded, in the order of their first changes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Dirty {
-    pub sessions: BTreeSet<SessionId>,
-    pub resources: BTreeSet<ResourceKey>,
-    pub holders: BTreeSet<HolderKey>,
-    pub requests: BTreeSet<RequestKey>,
+    pub sessions: KeyList<SessionId>,
+    pub resources: KeyList<ResourceKey>,
+    pub holders: KeyList<HolderKey>,
+    pub requests: KeyList<RequestKey>,
     /// Records, by collection and id.
-    pub records: BTreeSet<(Name, Name)>,
+    pub records: KeyList<(Name, Name)>,
     /// Waiters, by resource and arrival.
-    pub waiters: BTreeSet<PlaceKey>,
+    pub waiters: KeyList<PlaceKey>,
 }
 
 impl Dirty {
@@ -49,6 +48,17 @@ impl Dirty {
             records: ledger.records().map(|r| r.key()).collect(),
             waiters: ledger.waiters().map(Waiter::place).collect(),
         }
+    }
+
+    /// The same rows, by their keys: all who write rows in this order wait for each other in one direction.
+    pub fn sorted(mut self) -> Self {
+        self.sessions.sort_unstable();
+        self.resources.sort_unstable();
+        self.holders.sort_unstable();
+        self.requests.sort_unstable();
+        self.records.sort_unstable();
+        self.waiters.sort_unstable();
+        self
     }
 
     pub fn extend(&mut self, more: Self) {

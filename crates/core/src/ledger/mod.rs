@@ -6,13 +6,15 @@
 
 mod change;
 mod dirty;
+mod order;
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeSet,
     sync::{Arc, LazyLock},
 };
 
 use crate::{
+    hashing::{KeyMap, SharedKeyMap},
     key::{HolderKey, LeaseId, Name, RequestKey, ResourceKey, SessionId},
     lease::{Lease, Resource, Tenure},
     record::Record,
@@ -22,28 +24,32 @@ use crate::{
     waiter::{Lines, PlaceKey, Waiter},
 };
 pub use dirty::{Dirty, FoundLate};
+use order::SortedKeys;
 use rpds::RedBlackTreeMapSync as SharedMap;
 
 /// All rows, or those that a batch touches, or those that it has changed.
 ///
-/// The maps are persistent: a clone shares its rows, so that [`Self::rows`] costs nothing.
+/// The maps of rows are persistent: a clone shares them, so that [`Self::rows`] costs next to nothing. What every
+/// command looks up is found by a hash.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Ledger {
     /// All rows, beneath those that have changed.
     base: Option<Arc<Ledger>>,
-    sessions: SharedMap<SessionId, Session>,
-    resources: SharedMap<Arc<ResourceKey>, Resource>,
+    sessions: SharedKeyMap<SessionId, Session>,
+    resources: SharedKeyMap<Arc<ResourceKey>, Arc<Resource>>,
+    /// The keys of `resources`.
+    order: SortedKeys<Arc<ResourceKey>>,
     holders: SharedMap<HolderKey, Holder>,
-    requests: SharedMap<Arc<Requester>, SpentRequests>,
+    requests: SharedKeyMap<Arc<Requester>, SpentRequests>,
     records: SharedMap<(Name, Name), Record>,
     /// Which resource a lease, live or pending, is on.
-    leases: BTreeMap<LeaseId, Arc<ResourceKey>>,
+    leases: KeyMap<LeaseId, Arc<ResourceKey>>,
     /// Which resources are attached to a session, held or pending.
     attached: BTreeSet<(SessionId, Arc<ResourceKey>)>,
     /// Which resources a holder holds, expired leases that were not swept yet included.
     held: BTreeSet<(Name, Arc<ResourceKey>)>,
     /// How many pending leases there are, by tenant and kind.
-    moves: BTreeMap<(Name, Name), u32>,
+    moves: KeyMap<(Name, Name), u32>,
     lines: Lines,
     dirty: Dirty,
 }
@@ -74,6 +80,7 @@ impl Ledger {
         Self {
             sessions: self.sessions.clone(),
             resources: self.resources.clone(),
+            order: self.order.clone(),
             holders: self.holders.clone(),
             requests: self.requests.clone(),
             records: self.records.clone(),
@@ -88,7 +95,7 @@ impl Ledger {
 
     pub fn resource(&self, key: &ResourceKey) -> Option<&Resource> {
         let beneath = || self.beneath(|dirty| dirty.resources.contains(key))?.resources.get(key);
-        self.resources.get(key).or_else(beneath)
+        self.resources.get(key).or_else(beneath).map(|resource| &**resource)
     }
 
     pub fn holder(&self, key: &HolderKey) -> Option<&Holder> {
@@ -125,7 +132,7 @@ impl Ledger {
 
     /// A resource with its key as it is kept here, so that others who keep it need no copy.
     pub fn shared_resource(&self, key: &ResourceKey) -> Option<(&Arc<ResourceKey>, &Resource)> {
-        self.resources.get_key_value(key)
+        self.resources.get_key_value(key).map(|(shared, resource)| (shared, &**resource))
     }
 
     /// How many resources and sessions there are.
@@ -156,12 +163,23 @@ impl Ledger {
         !self.dirty.resources.contains(key)
     }
 
+    /// All sessions, by id.
     pub fn sessions(&self) -> impl Iterator<Item = &Session> {
-        self.sessions.values()
+        let mut sessions: Vec<_> = self.sessions.values().collect();
+        sessions.sort_unstable_by_key(|session| session.id);
+        sessions.into_iter()
     }
 
+    /// All resources, by key.
     pub fn resources(&self) -> impl Iterator<Item = &Resource> {
-        self.resources.values()
+        self.found(self.order.iter())
+    }
+
+    fn found<'a>(
+        &'a self,
+        keys: impl Iterator<Item = &'a Arc<ResourceKey>>,
+    ) -> impl Iterator<Item = &'a Resource> {
+        keys.filter_map(|key| self.resources.get(key)).map(|resource| &**resource)
     }
 
     /// The slots of a resource that are taken, in order. All of them must be loaded: the resource counts them.
@@ -171,8 +189,8 @@ impl Ledger {
             return Ok(Vec::new());
         }
         let of = |rows: &'a Self| {
-            let range = key.of_slot(1)..=key.of_slot(u32::MAX);
-            rows.resources.range::<ResourceKey, _>(range).map(|(_, slot)| slot)
+            let slots = rows.order.from(&key.of_slot(1));
+            rows.found(slots.take_while(|slot| slot.is_slot_of(key)))
         };
         let beneath = self.base.as_deref().into_iter().flat_map(of);
         let unchanged = beneath.filter(|slot| self.is_as_beneath(&slot.key));
@@ -182,7 +200,7 @@ impl Ledger {
 
     /// Resources from `from` on, by key.
     pub fn resources_from(&self, from: &ResourceKey) -> impl Iterator<Item = &Resource> {
-        self.resources.range::<ResourceKey, _>(from..).map(|(_, r)| r)
+        self.found(self.order.from(from))
     }
 
     pub fn holders(&self) -> impl Iterator<Item = &Holder> {
@@ -196,12 +214,14 @@ impl Ledger {
 
     /// All spent requests, by resource and holder.
     pub fn requests(&self) -> impl Iterator<Item = (RequestKey, &SpentRequest)> {
-        self.requesters().flat_map(|(requester, requests)| {
+        let mut all: Vec<_> = self.requesters().collect();
+        all.sort_unstable_by_key(|(requester, _)| *requester);
+        all.into_iter().flat_map(|(requester, requests)| {
             requests.iter().map(|(name, spent)| (requester.request(name), spent))
         })
     }
 
-    /// Those who have spent requests, by resource and holder.
+    /// Those who have spent requests, in no particular order.
     pub fn requesters(&self) -> impl Iterator<Item = (&Arc<Requester>, &SpentRequests)> {
         self.requests.iter()
     }
@@ -268,6 +288,7 @@ impl Ledger {
         self.lines.rows.get(place).or_else(beneath)
     }
 
+    /// All waiters, by resource and arrival.
     pub fn waiters(&self) -> impl Iterator<Item = &Waiter> {
         self.lines.rows.values()
     }

@@ -38,7 +38,7 @@ const WORKS: [Work; 4] = [
 /// What a round may take more or less than when it was last looked at, of 100. Another compiler takes a few more or
 /// less for the same code.
 const TOLERANCE: u64 = 25;
-const ROUNDS: u64 = 200;
+const ROUNDS: u64 = 1_000;
 
 /// Names the work, in the program under valgrind.
 const WORK: &str = "SOLEHOLD_COUNTED_WORK";

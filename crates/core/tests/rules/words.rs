@@ -151,8 +151,7 @@ fn names_and_documents_are_texts_and_back() {
     let text = document("[1]");
     assert_eq!((String::from(ann.clone()), String::from(text.clone())), ("ann".to_owned(), "[1]".to_owned()));
     assert_eq!(Document::try_from("[1]".to_owned()), Ok(text));
-    let borrowed: &str = std::borrow::Borrow::borrow(&ann);
-    assert_eq!(borrowed, "ann");
+    assert_eq!(ann.as_str(), "ann");
     assert_eq!((ann.to_string(), format!("{ann:?}")), ("ann".to_owned(), "\"ann\"".to_owned()));
     assert_eq!(key("lobby").to_string(), "scene/lobby of tenant acme");
     assert_eq!(format!("{:?} {:?} {:?}", key("lobby"), Token(3), Revision(4)), "acme:scene/lobby #3 r4");

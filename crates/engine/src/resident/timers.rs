@@ -1,12 +1,10 @@
 //! When rows of a resident store expire: a lower bound that renewals need not update.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-};
+use std::{collections::BTreeMap, hash::Hash, sync::Arc};
 
 use solehold_core::{
     command::Command,
+    hashing::{KeyMap, KeySet},
     key::{ResourceKey, SessionId},
     lease::{Lease, Resource, Tenure},
     ledger::{Dirty, Ledger},
@@ -24,57 +22,65 @@ const LOOKED_AT_MAX: usize = 8;
 /// Timers that are kept for resources which have nothing to run out now, beside twice as many as there are items.
 const IDLE_TIMERS_MAX: usize = 1_024;
 
-/// Items, each at most once, by time.
+/// Items, each at most once, by time; those of one time in the order in which they were set.
 #[derive(Debug)]
 struct Queue<T> {
-    queue: BTreeSet<(StoreTime, T)>,
-    at: BTreeMap<T, StoreTime>,
+    queue: BTreeMap<Place, T>,
+    at: KeyMap<T, Place>,
+    set: u64,
 }
+
+/// A time, and a number of its own.
+type Place = (StoreTime, u64);
 
 impl<T> Default for Queue<T> {
     fn default() -> Self {
-        Self { queue: BTreeSet::new(), at: BTreeMap::new() }
+        Self { queue: BTreeMap::new(), at: KeyMap::default(), set: 0 }
     }
 }
 
-impl<T: Ord + Clone> Queue<T> {
+impl<T: Eq + Hash + Clone> Queue<T> {
     /// Sets the time of an item, or removes it.
     fn set(&mut self, item: T, time: Option<StoreTime>) {
         let stands = self.at.get(&item).copied();
-        if stands == time {
+        if stands.map(|(at, _)| at) == time {
             return;
         }
-        if let Some(before) = stands {
-            self.queue.remove(&(before, item.clone()));
-            self.at.remove(&item);
+        if let Some(place) = stands {
+            self.queue.remove(&place);
         }
-        if let Some(time) = time {
-            self.queue.insert((time, item.clone()));
-            self.at.insert(item, time);
+        match time {
+            Some(time) => {
+                self.set += 1;
+                let place = (time, self.set);
+                self.queue.insert(place, item.clone());
+                self.at.insert(item, place);
+            }
+            None => drop(self.at.remove(&item)),
         }
     }
 
     /// A time that moved later is found out when the old one comes.
     fn set_earlier(&mut self, item: T, time: Option<StoreTime>) {
-        let stands = self.at.get(&item);
-        if time.is_none() || stands.is_none_or(|stands| time < Some(*stands)) {
+        let stands = self.at.get(&item).map(|(at, _)| *at);
+        if time.is_none() || stands.is_none_or(|stands| time < Some(stands)) {
             self.set(item, time);
         }
     }
 
     fn until(&self, now: StoreTime) -> impl Iterator<Item = &T> {
-        self.queue.iter().take_while(move |(at, _)| *at <= now).map(|(_, item)| item)
+        self.queue.iter().take_while(move |((at, _), _)| *at <= now).map(|(_, item)| item)
     }
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum Item {
     Resource(Arc<ResourceKey>),
     Session(SessionId),
 }
 
 /// A row that can be forgotten, all of it or a part, once its time has come.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum ForgettableRow {
     Requests(Arc<Requester>),
     Resource(Arc<ResourceKey>),
@@ -87,7 +93,7 @@ pub(super) struct Timers {
     due: Queue<Item>,
     over: Queue<ForgettableRow>,
     /// Items that have run out and are still there: their timers stand later than that.
-    ran_out: BTreeSet<Item>,
+    ran_out: KeySet<Item>,
 }
 
 impl Timers {
@@ -169,7 +175,8 @@ impl Timers {
     pub(super) fn due(&mut self, state: &Ledger, now: StoreTime, limit: usize) -> Nominations {
         let mut found = Nominations::default();
         for _ in 0..limit.saturating_mul(LOOKED_AT_MAX) {
-            let Some((at, item)) = self.due.queue.first().cloned() else { break };
+            let Some(((at, _), item)) = self.due.queue.first_key_value() else { break };
+            let (at, item) = (*at, item.clone());
             if at > now || found.commands.len() >= limit {
                 break;
             }

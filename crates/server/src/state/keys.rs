@@ -209,12 +209,12 @@ struct Revocation {
 
 /// The public part of a key text, by which its record is found. For a text that was not created here it is made from
 /// the hash.
-pub(crate) fn id_of(text: &str) -> String {
+pub(crate) fn id_of(text: &str) -> Name {
     let made_here = text.strip_prefix(PREFIX).and_then(|rest| rest.rsplit_once('_'));
-    match made_here {
-        Some((id, _)) if Name::new(id).is_ok() => id.to_owned(),
-        _ => format!("k{}", &blake3::hash(text.as_bytes()).to_hex()[..15]),
-    }
+    made_here.and_then(|(id, _)| Name::new(id).ok()).unwrap_or_else(|| {
+        let hash = blake3::hash(text.as_bytes()).to_hex();
+        Name::new(format!("k{}", &hash[..15])).expect("a letter and digits")
+    })
 }
 
 pub async fn create(by: impl Into<Operator>, new: NewKey) -> Result<IssuedKey, ApiError> {
@@ -355,7 +355,7 @@ async fn store_new(by: &Operator, new: NewKey, text: &SecretString) -> Result<Ke
     let now = store_time(by.engine()).await?;
     let text = text.expose_secret();
     let key = Key {
-        id: Name::new(id_of(text)).map_err(|e| Problem::new(ErrorCode::Internal, format!("a key id {e}")))?,
+        id: id_of(text),
         name: new.name,
         role: new.role,
         tenant: new.tenant,

@@ -60,7 +60,7 @@ impl RingSnapshot {
     fn find(&self, shown: &Credential<'_>) -> Result<Arc<Key>, KeyFault> {
         match shown {
             Credential::Key(text) => {
-                let key = self.keys.get(keys::id_of(text).as_str()).ok_or(KeyFault::Unknown)?;
+                let key = self.keys.get(&keys::id_of(text)).ok_or(KeyFault::Unknown)?;
                 key.check(text, self.now())?;
                 Ok(key.clone())
             }

@@ -210,7 +210,7 @@ impl PostgresStore {
         Self::check_barred(&held.reading, now)?;
         let moment = Moment { now, revision: held.reading.clock.revision };
         let decided = decider.decide(&mut held.state, moment).map_err(Fault::from)?;
-        let dirty = held.state.take_dirty();
+        let dirty = held.state.take_dirty().sorted();
         if dirty.is_empty() && decided.events.is_empty() && decided.revision == held.reading.clock.revision {
             in_time("rolling back", ROUND_TRIP, conn.simple("ROLLBACK")).await?;
             return Ok(decided);
