@@ -12,7 +12,7 @@ SUITE := build tests doctests python go typescript surface snippets dashboard
 .NOTPARALLEL:
 .PHONY: help check test test-nisshi deps verify suite $(VERIFY) $(SUITE) quick fix e2e storm fuzz mutants
 .PHONY: dist e2e-containers test-deb reference
-.PHONY: hostile model sim soak chaos bench bench-peers bench-claims bench-partitions bench-tables
+.PHONY: hostile model sim soak chaos power-loss bench bench-peers bench-claims bench-partitions bench-tables
 
 help: ## this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -160,6 +160,12 @@ chaos: ## real servers, writers and a gate under every fault, ten minutes; SEED=
 	@$(MAKE) --no-print-directory build
 	@folder="$${CARGO_TARGET_DIR:-target}/debug" && $(STAGE) chaos env $(IN_MEMORY) "$$folder/solehold-chaos" \
 		--plot "$$folder/chaos.svg" $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+# `make test` runs a short form of it.
+power-loss: ## states that a power loss can leave of an embedded store, minutes; SEED=N, ARGS="--recordings FOLDER"
+	@$(MAKE) --no-print-directory build
+	@folder="$${CARGO_TARGET_DIR:-target}/debug" && $(STAGE) power-loss env $(IN_MEMORY) "$$folder/solehold-chaos" \
+		power-loss $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 # The tests of partitions and of the orchestrator, which `make test` runs against Apache Kafka 0.9.
 test-nisshi: ## the same tests against nisshi, a broker of today's protocol; builds it first, which takes a while

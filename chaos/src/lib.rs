@@ -13,6 +13,7 @@
 //!   history    what each process recorded; judge: what must hold in it
 //!   report     the figures of all sections as a table; plot: as a picture
 //!   lock_set   how many updates a lock loses whose clients are paused: ours and etcd's
+//!   power_loss the states that a power loss can leave of an embedded store: another kind of run, without a world
 //! ```
 //! Every process is ended by its pid, and by a watchdog if this program dies.
 
@@ -24,6 +25,7 @@ pub mod history;
 pub mod judge;
 pub mod lock_set;
 pub mod plot;
+pub mod power_loss;
 pub mod process;
 pub mod report;
 pub mod section;

@@ -15,7 +15,7 @@ use solehold_chaos::{
     broken::Broken,
     fault::Fault,
     lock_set::{self, ClientOptions, StoreOptions, Subject},
-    plot, report,
+    plot, power_loss, report,
     section::{self, Section},
     sink::{self, SinkOptions},
     world::Setup,
@@ -35,6 +35,10 @@ struct Cli {
 enum Task {
     /// Count the updates that a lock loses whose clients are paused
     LockSet(LockSetOptions),
+    /// Open every state that a power loss could have left of an embedded store
+    PowerLoss(PowerLossOptions),
+    #[command(hide = true)]
+    PowerLossClient(power_loss::ClientOptions),
     #[command(hide = true)]
     Writer(WriterOptions),
     #[command(hide = true)]
@@ -83,12 +87,28 @@ struct LockSetOptions {
     seed: Option<u64>,
 }
 
+#[derive(Args)]
+struct PowerLossOptions {
+    #[command(flatten)]
+    selection: power_loss::Selection,
+    /// Decides what is asked for, when the power is lost, and what survives; random if not given
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Keep the recordings in this folder; those that are there are judged again
+    #[arg(long)]
+    recordings: Option<PathBuf>,
+}
+
 #[tokio::main]
 async fn main() -> Result<ExitCode> {
     let Cli { command, options } = Cli::parse();
     match command {
         None => chaos(options).await,
         Some(Task::LockSet(options)) => lock_set(&std::env::current_exe()?, &options).await,
+        Some(Task::PowerLoss(options)) => power_loss(options).await,
+        Some(Task::PowerLossClient(options)) => {
+            power_loss::run_client(options).await.map(|()| ExitCode::SUCCESS)
+        }
         Some(Task::Writer(options)) => writer::run(options).await.map(|()| ExitCode::SUCCESS),
         Some(Task::Sink(options)) => sink::run(options).await.map(|()| ExitCode::SUCCESS),
         Some(Task::LockSetClient(options)) => lock_set::run_client(options).await.map(|()| ExitCode::SUCCESS),
@@ -131,6 +151,14 @@ async fn chaos(options: Options) -> Result<ExitCode> {
     }
     let locks = lock_set(&program, &LockSetOptions { seconds: 20, seed: Some(seed) }).await?;
     Ok(if is_right { locks } else { ExitCode::FAILURE })
+}
+
+async fn power_loss(options: PowerLossOptions) -> Result<ExitCode> {
+    let PowerLossOptions { selection, seed, recordings } = options;
+    let seed = seed.unwrap_or_else(rand::random);
+    eprintln!("power-loss: --seed {seed}");
+    let program = std::env::current_exe()?;
+    Ok(verdict(power_loss::run(&program, &selection, seed, recordings).await?))
 }
 
 /// Each fault alone, and then pairs that a seed chooses.
