@@ -91,3 +91,17 @@ fn a_store_that_was_not_made_to_the_end_has_no_version() {
     drop(Folder::open(folder.path()).unwrap());
     assert_eq!(schema_version(folder.path()).unwrap(), Some(SCHEMA_VERSION));
 }
+
+/// What stands in the way is said as the system says it.
+#[test]
+fn a_folder_that_cannot_be_made_is_refused() {
+    let place = TempDir::new().unwrap();
+    let file = place.path().join("file");
+    fs::write(&file, []).unwrap();
+    for folder in [file.join("data"), file.join("outer/data")] {
+        let refusal = Folder::open(&folder).unwrap_err().to_string();
+        assert!(refusal.contains("Not a directory"), "{refusal}");
+    }
+    let refusal = Folder::open(&file).unwrap_err().to_string();
+    assert!(refusal.contains("File exists"), "{refusal}");
+}

@@ -41,14 +41,21 @@ pub fn sync_names(folder: &Path) -> io::Result<()> {
 /// Makes a folder that is missing, and those above it. Each is durable before anything is made in it.
 fn make(folder: &Path) -> io::Result<()> {
     let Some(parent) = folder.parent() else { return Ok(()) };
-    if !parent.as_os_str().is_empty() && !parent.is_dir() {
+    if !parent.as_os_str().is_empty() && !parent.exists() {
         make(parent)?;
     }
     match DirBuilder::new().mode(0o700).create(folder) {
         Err(error) if error.kind() == ErrorKind::AlreadyExists && folder.is_dir() => {}
         made => made?,
     }
-    sync_names(parent)
+    match sync_names(parent) {
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+            let above = parent.display();
+            tracing::warn!(%error, "cannot sync {above}; run `sync`, or a power loss may remove the data folder");
+            Ok(())
+        }
+        synced => synced,
+    }
 }
 
 /// Makes the folder if it is missing. One that is there is made durable too: the process that made it may have been
@@ -59,8 +66,10 @@ fn make_durable(folder: &Path) -> io::Result<()> {
     }
     let place = fs::canonicalize(folder)?;
     match place.parent().map_or(Ok(()), sync_names) {
-        // Whoever made the folder there was allowed to, which this process is not.
-        Err(error) if error.kind() == ErrorKind::PermissionDenied => Ok(()),
+        // Another user made the folder there, as systemd does, or it is mounted there.
+        Err(error) if matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem) => {
+            Ok(())
+        }
         synced => synced,
     }
 }
