@@ -29,10 +29,10 @@ struct Work {
 }
 
 const WORKS: [Work; 4] = [
-    Work { name: "cycle", instructions: 35_382, run: |rounds| cycles(1, rounds) },
-    Work { name: "cycle among many", instructions: 71_110, run: |rounds| cycles(10_000, rounds) },
-    Work { name: "renewal", instructions: 7_287, run: renewals },
-    Work { name: "judgement", instructions: 858, run: judgements },
+    Work { name: "cycle", instructions: 47_400, run: |rounds| cycles(1, rounds) },
+    Work { name: "cycle among many", instructions: 62_000, run: |rounds| cycles(10_000, rounds) },
+    Work { name: "renewal", instructions: 10_400, run: renewals },
+    Work { name: "judgement", instructions: 698, run: judgements },
 ];
 
 /// What a round may take more or less than when it was last looked at, of 100. Another compiler takes a few more or
