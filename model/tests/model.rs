@@ -20,7 +20,8 @@ fn the_protocol_breaks_no_invariant() {
 #[test]
 fn every_flaw_is_caught() {
     for flaw in FLAWS {
-        let (variant, what) = (flaw.variant, flaw.what);
+        let variant = flaw.variant;
+        let what = flaw.what;
         let violation = search::shortest(&flaw.scope, variant, flaw.invariant);
         let violation = violation.unwrap_or_else(|| panic!("{variant:?}, {what}: was not caught"));
         println!("{variant:?}, {what}: {violation}");
@@ -38,7 +39,8 @@ fn every_wrong_variant_has_a_flaw() {
 #[test]
 fn nothing_is_violated_without_the_fault() {
     for merit in MERITS {
-        let (variant, what) = (merit.variant, merit.what);
+        let variant = merit.variant;
+        let what = merit.what;
         let seen = search::exhaust(&merit.scope, variant, &[merit.invariant]);
         let seen = seen.unwrap_or_else(|violation| panic!("{variant:?}, {what}: {violation}"));
         println!("{variant:?}, {what}: {seen:?}");

@@ -72,8 +72,8 @@ impl OriginRow {
         }
     }
 
-    /// A unique index allows one active lease per camera, and each lease has an id, by which it is renewed and released.
-    /// What makes an expired lease inactive is not said: here it is the next acquire.
+    /// A unique index allows one active lease per camera, and each lease has an id, by which it is renewed and
+    /// released. What makes an expired lease inactive is not said: here it is the next acquire.
     fn camera_pipeline(&mut self, call: &Call, now_ms: u64) -> Reply {
         let is_active = self.owner.is_some() && now_ms < self.expires_ms;
         let is_meant = |shown: Shown| is_active && shown.token == self.token;
@@ -101,8 +101,8 @@ impl OriginRow {
         }
     }
 
-    /// The broker gives the partition to one consumer per generation, and accepts what the present one sends. The mark is
-    /// a key of another store: `GET` before the work, `SETEX` after it. The position is committed after that, and
+    /// The broker gives the partition to one consumer per generation, and accepts what the present one sends. The mark
+    /// is a key of another store: `GET` before the work, `SETEX` after it. The position is committed after that, and
     /// protects nothing here.
     fn video_orchestrator(&mut self, call: &Call, now_ms: u64) -> Reply {
         let is_assigned = self.owner.is_some() && now_ms < self.expires_ms;

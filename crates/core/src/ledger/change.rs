@@ -269,7 +269,8 @@ impl Ledger {
 
     /// Updates the indexes. What is indexed beneath a layer is left out there once the resource has changed.
     fn index(&mut self, key: &Arc<ResourceKey>, old: Option<&Arc<Resource>>, new: Option<&Arc<Resource>>) {
-        let (old, new) = (Indexed::of(old), Indexed::of(new));
+        let old = Indexed::of(old);
+        let new = Indexed::of(new);
         if old == new {
             return;
         }

@@ -145,9 +145,11 @@ mod tests {
             runs in prop::collection::vec((any::<bool>(), 0..4_000_u32, 1..1_500_u32, 1..5_u32), 1..12),
             from in 0..6_000_u32,
         ) {
-            let (mut sorted, mut right) = (SortedKeys::default(), BTreeSet::new());
+            let mut sorted = SortedKeys::default();
+            let mut right = BTreeSet::new();
             for (comes, first, count, step) in runs {
-                let (before, its) = (sorted.clone(), right.clone());
+                let before = sorted.clone();
+                let its = right.clone();
                 for key in (0..count).map(|n| first + n * step) {
                     if comes {
                         sorted.insert(key);

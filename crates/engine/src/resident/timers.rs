@@ -176,7 +176,8 @@ impl Timers {
         let mut found = Nominations::default();
         for _ in 0..limit.saturating_mul(LOOKED_AT_MAX) {
             let Some(((at, _), item)) = self.due.queue.first_key_value() else { break };
-            let (at, item) = (*at, item.clone());
+            let at = *at;
+            let item = item.clone();
             if at > now || found.commands.len() >= limit {
                 break;
             }
