@@ -54,15 +54,20 @@ fn edit_mark(folder: &Path, edit: impl FnOnce(&mut Mark)) {
     std::fs::remove_file(folder.join("incarnation")).unwrap();
 }
 
-/// Not a test of its own: the process that the next test kills.
+const CHILD_FOLDER: &str = "SOLEHOLD_TEST_CHILD_FOLDER";
+const CHILD_TASKS: &str = "SOLEHOLD_TEST_CHILD_TASKS";
+
+/// Not a test of its own: the process that the next tests kill. To it every disk is quick.
 #[test]
 fn child_that_acquires_until_it_is_killed() {
-    let Ok(folder) = std::env::var("SOLEHOLD_TEST_CHILD_FOLDER") else { return };
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    let Ok(folder) = std::env::var(CHILD_FOLDER) else { return };
+    let tasks: usize = std::env::var(CHILD_TASKS).unwrap().parse().unwrap();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     runtime.block_on(async {
-        let store = ResidentStore::embedded(Folder::open(folder.as_ref()).unwrap()).unwrap();
+        let limits = FolderLimits { quick: Duration::MAX, ..FolderLimits::default() };
+        let store = ResidentStore::embedded(Folder::open_with(folder.as_ref(), limits).unwrap()).unwrap();
         let engine = Engine::start(store, EngineOptions::default(), Arc::new(()));
-        let workers: Vec<_> = (0..32)
+        let workers: Vec<_> = (0..tasks)
             .map(|worker| {
                 let engine = engine.clone();
                 tokio::spawn(async move {
@@ -80,14 +85,26 @@ fn child_that_acquires_until_it_is_killed() {
     });
 }
 
-/// Killed in the middle of acquires: every one that was answered is there, and tokens go on from above. While it lives,
-/// its folder is refused to others with its pid.
+/// The batches of many callers are written by another thread.
 #[tokio::test]
 async fn sigkill_loses_nothing_that_was_answered() {
+    is_killed_while_tasks_acquire(32).await;
+}
+
+/// The batches of a lone caller are written in place after a while.
+#[tokio::test]
+async fn sigkill_loses_nothing_that_a_lone_caller_was_answered() {
+    is_killed_while_tasks_acquire(1).await;
+}
+
+/// Killed in the middle of acquires: every one that was answered is there, and tokens go on from above. While it lives,
+/// its folder is refused to others with its pid.
+async fn is_killed_while_tasks_acquire(tasks: usize) {
     let folder = TempDir::new().unwrap();
     let mut child = Process::new(std::env::current_exe().unwrap())
         .args(["--exact", "child_that_acquires_until_it_is_killed", "--nocapture"])
-        .env("SOLEHOLD_TEST_CHILD_FOLDER", folder.path())
+        .env(CHILD_FOLDER, folder.path())
+        .env(CHILD_TASKS, tasks.to_string())
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();

@@ -57,7 +57,7 @@ pub struct TopArgs {
     #[arg(long, value_enum, default_value_t = TopTab::Resources)]
     tab: TopTab,
     /// Show only lines that have this text
-    #[arg(long, value_name = "TEXT", default_value = "")]
+    #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     filter: String,
     /// Column to sort by
     #[arg(long, value_enum, default_value_t = Sort::Name)]

@@ -18,11 +18,12 @@ mod folder;
 mod history;
 mod incarnation;
 mod log;
+mod pace;
 mod snapshot;
 mod trail;
 mod version_3;
 
-use std::{io::Read as _, path::Path, sync::Arc};
+use std::{io::Read as _, path::Path, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
@@ -33,6 +34,7 @@ use solehold_core::{
 };
 
 use crate::{
+    clock::BootTime,
     history::Seal,
     resident::{Entry, Fold, Image, Journal, JournaledEvents, Mark, RowId, Unfolded},
     store::{Cursor, Retention, StoreError},
@@ -40,6 +42,7 @@ use crate::{
 
 pub use folder::{Lock, sync_names};
 use incarnation::Incarnation;
+use pace::DiskPace;
 pub use snapshot::SCHEMA_VERSION;
 
 const FILE: &str = "solehold.db";
@@ -63,6 +66,8 @@ pub struct FolderLimits {
     pub enter_events_max: u64,
     /// The file may have this many pages of 4 KiB; no bound but the disk's, if none.
     pub pages_max: Option<u32>,
+    /// A disk that takes no longer to write and sync a batch is quick.
+    pub quick: Duration,
 }
 
 impl Default for FolderLimits {
@@ -72,6 +77,7 @@ impl Default for FolderLimits {
             drop_events_max: 20_000,
             enter_events_max: 10_000,
             pages_max: None,
+            quick: pace::QUICK,
         }
     }
 }
@@ -92,6 +98,7 @@ pub struct Folder {
     log_seq: i64,
     /// What appends encode into, kept for its memory.
     json: Vec<u8>,
+    pace: DiskPace,
     /// How many events there were at most when the history stood at a revision: counting them takes long.
     counted: Option<(u64, Revision)>,
     history: Arc<history::Reader>,
@@ -153,6 +160,7 @@ impl Folder {
             log_bytes: 0,
             log_seq: 0,
             json: Vec::new(),
+            pace: DiskPace::new(limits.quick),
             counted: None,
             history: Arc::new(history::Reader::open(&file)?),
             incarnation: Incarnation::of(path, &file)?,
@@ -256,12 +264,19 @@ impl Journal for Folder {
     async fn append(&mut self, entry: Entry) -> Result<(), StoreError> {
         let seq = self.log_seq;
         let mut json = std::mem::take(&mut self.json);
-        let written = self.aside(move |db| {
+        let may_wait = self.pace.may_wait(entry.rows.len(), pace::threads());
+        let write = move |db: &mut Connection| {
+            let began = BootTime::now();
             let (seq, bytes) = log::append(db, &entry, seq, &mut json)?;
             json.shrink_to(JSON_BYTES_KEPT);
-            Ok((entry, seq, bytes, json))
-        });
-        let (entry, seq, bytes, json) = written.await?;
+            Ok((entry, seq, bytes, json, BootTime::now().since(began)))
+        };
+        // Until it has succeeded, the disk counts as slow.
+        let pace = std::mem::replace(&mut self.pace, DiskPace::new(self.limits.quick));
+        let (entry, seq, bytes, json, took) =
+            if may_wait { with(&self.db, write)? } else { self.aside(write).await? };
+        self.pace = pace;
+        self.pace.took(took);
         self.unsorted.extend(entry.ids());
         self.log_seq = seq;
         self.log_bytes += bytes;
