@@ -21,7 +21,7 @@ use super::{
 /// What a write can be torn into: as little as a sector of an old disk, or a page of memory.
 const TORN_BYTES: [usize; 2] = [512, 4096];
 /// Files whose content is not followed, since no start depends on it: SQLite's index of its log, which is mapped memory
-/// and made anew by whoever opens the database first, and the process id in the lock.
+/// and is rebuilt when the database is opened, and the process id in the lock.
 const UNREAD: [&str; 2] = ["-shm", "/lock"];
 
 type NodeId = usize;

@@ -17,8 +17,8 @@ use super::{
     trace::{self, CALLS, Call},
 };
 
-/// A recording is made again if it cannot be used, since a call was under way when the server was killed: nobody knows
-/// then what that call has done.
+/// How often a recording is tried. If a system call was under way when the server was killed, its effect is unknown,
+/// and the recording cannot be used.
 const ATTEMPTS: usize = 5;
 
 /// What was recorded, in a folder of its own:

@@ -128,7 +128,7 @@ pub fn parse(text: &str, paths: &[&Path]) -> Result<Vec<Call>> {
         }
     }
     if let Some((begin, _)) = open.into_values().next() {
-        bail!("a call was cut off by the end of its process, so that nobody knows what it did: {begin:.200}");
+        bail!("the process ended during a system call, whose effect is unknown: {begin:.200}");
     }
     Ok(calls)
 }

@@ -237,7 +237,7 @@ async fn an_import_from_a_store_that_lives_on_gives_no_token_and_no_lease_again(
     Ok(())
 }
 
-/// Both the file and its name are synced before the command ends: whoever deletes the store then has the export.
+/// The file and its name are synced before the command ends, so that the store can be deleted then.
 #[tokio::test]
 async fn an_export_to_a_file_survives_a_power_loss() -> Result<()> {
     let folder = TempDir::new()?;

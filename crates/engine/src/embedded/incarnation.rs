@@ -118,8 +118,8 @@ impl Incarnation {
         let run = Uuid::new_v4();
         let before = within(db)?.map(|within| within.run);
         self.write(FileStamp { run, before, cursor, now })?;
-        // The file is durable before the database has its number: a power loss must not leave a database whose number
-        // the file does not have. What is written later says no more than how far the history had come.
+        // The file is durable before the database has its number: after a power loss the two must not disagree. Later
+        // writes only say how far the history has come, so they need no such sync.
         self.path.parent().map_or(Ok(()), sync_names).map_err(|e| self.unwritten(e))?;
         let within = DatabaseStamp { run, place: self.place.clone() };
         let text = serde_json::to_string(&within).map_err(|e| unreadable("incarnation", e))?;

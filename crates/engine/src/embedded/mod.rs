@@ -66,7 +66,7 @@ pub struct FolderLimits {
     pub enter_events_max: u64,
     /// The file may have this many pages of 4 KiB; no bound but the disk's, if none.
     pub pages_max: Option<u32>,
-    /// A disk that takes no longer to write and sync a batch is quick.
+    /// An append that takes no longer than this is quick: where many are, small ones are made in place.
     pub quick: Duration,
 }
 
@@ -264,7 +264,7 @@ impl Journal for Folder {
     async fn append(&mut self, entry: Entry) -> Result<(), StoreError> {
         let seq = self.log_seq;
         let mut json = std::mem::take(&mut self.json);
-        let may_wait = self.pace.may_wait(entry.rows.len(), pace::threads());
+        let may_wait = self.pace.may_wait(&entry, pace::threads());
         let write = move |db: &mut Connection| {
             let began = BootTime::now();
             let (seq, bytes) = log::append(db, &entry, seq, &mut json)?;

@@ -8,17 +8,20 @@ use std::time::Duration;
 
 use tokio::runtime::{Handle, RuntimeFlavor};
 
-/// A write and its sync that take no longer are quick.
+use crate::resident::Entry;
+
+/// An append that takes no longer than this is quick.
 pub(super) const QUICK: Duration = Duration::from_micros(500);
-/// So many appends in a row must have been quick. One that is slow after all is therefore one of many.
+/// How many appends in a row must have been quick. So a slow one in place is one of 257 at most.
 const IN_A_ROW: u32 = 256;
-/// A batch with more rows takes long to encode, and so many callers wait for it that two wake-ups more do not matter.
+/// How many rows a batch in place may change or remove. A larger one takes longer to encode, and its many callers share
+/// the cost of waking the other thread.
 const ROWS_MAX: usize = 16;
 
 /// How quick the disk was lately.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct DiskPace {
-    /// An append that takes no longer is quick.
+    /// An append that takes no longer than this is quick.
     quick: Duration,
     quick_in_a_row: u32,
 }
@@ -29,8 +32,9 @@ impl DiskPace {
         Self { quick, quick_in_a_row: 0 }
     }
 
-    /// Whether the next append may be made in place, by its number of rows, in a runtime with so many threads.
-    pub fn may_wait(self, rows: usize, threads: usize) -> bool {
+    /// Whether the entry may be appended in place, in a runtime with this number of threads.
+    pub fn may_wait(self, entry: &Entry, threads: usize) -> bool {
+        let rows = entry.rows.len() + entry.gone.len();
         self.quick_in_a_row >= IN_A_ROW && rows <= ROWS_MAX && threads > 1
     }
 
@@ -52,7 +56,14 @@ pub(super) fn threads() -> usize {
 
 #[cfg(test)]
 mod tests {
+    use solehold_core::{key::SessionId, time::Revision};
+    use uuid::Uuid;
+
     use super::*;
+    use crate::{
+        resident::{Mark, RowId},
+        store::Cursor,
+    };
 
     const SLOW: Duration = Duration::from_millis(5);
 
@@ -62,10 +73,21 @@ mod tests {
         pace
     }
 
+    /// An entry that removes rows, as when what has ended is forgotten.
+    fn removing(rows: usize) -> Entry {
+        Entry {
+            mark: Mark::default(),
+            cursor: Cursor { epoch: 1, revision: Revision(1) },
+            rows: Vec::new(),
+            gone: vec![RowId::Session(SessionId(Uuid::nil())); rows],
+            events: Vec::new(),
+        }
+    }
+
     #[test]
     fn an_append_in_place_follows_many_quick_ones() {
-        assert!(!after(IN_A_ROW - 1).may_wait(1, 2));
-        assert!(after(IN_A_ROW).may_wait(1, 2));
+        assert!(!after(IN_A_ROW - 1).may_wait(&removing(1), 2));
+        assert!(after(IN_A_ROW).may_wait(&removing(1), 2));
     }
 
     #[test]
@@ -73,19 +95,19 @@ mod tests {
         let mut pace = after(10 * IN_A_ROW);
         pace.took(SLOW);
         (1..IN_A_ROW).for_each(|_| pace.took(QUICK));
-        assert!(!pace.may_wait(1, 2));
+        assert!(!pace.may_wait(&removing(1), 2));
         pace.took(QUICK);
-        assert!(pace.may_wait(1, 2));
+        assert!(pace.may_wait(&removing(1), 2));
     }
 
     #[test]
     fn a_large_batch_goes_to_another_thread() {
-        assert!(after(IN_A_ROW).may_wait(ROWS_MAX, 2));
-        assert!(!after(IN_A_ROW).may_wait(ROWS_MAX + 1, 2));
+        assert!(after(IN_A_ROW).may_wait(&removing(ROWS_MAX), 2));
+        assert!(!after(IN_A_ROW).may_wait(&removing(ROWS_MAX + 1), 2));
     }
 
     #[test]
     fn the_only_thread_of_a_runtime_never_waits_for_the_disk() {
-        assert!(!after(IN_A_ROW).may_wait(1, 1));
+        assert!(!after(IN_A_ROW).may_wait(&removing(1), 1));
     }
 }
