@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Dirty, Ledger, SharedMap, least};
+use super::{Dirty, Ledger, SharedMap};
 use crate::{
     hashing::KeyList,
     key::{HolderKey, LeaseId, Name, RequestKey, ResourceKey, SessionId},
@@ -281,14 +281,18 @@ impl Ledger {
             }
         }
         for session in old.sessions.into_iter().flatten() {
-            self.attached.remove(&(session, key.clone()));
+            self.attached.remove(&session, key);
         }
         if let Some(holder) = old.holder {
-            self.held.remove(&(holder.clone(), key.clone()));
+            self.held.remove(holder, key);
         }
         self.leases.extend(new.leases.into_iter().flatten().map(|id| (id, key.clone())));
-        self.attached.extend(new.sessions.into_iter().flatten().map(|id| (id, key.clone())));
-        self.held.extend(new.holder.map(|holder| (holder.clone(), key.clone())));
+        for session in new.sessions.into_iter().flatten() {
+            self.attached.insert(session, key.clone());
+        }
+        if let Some(holder) = new.holder {
+            self.held.insert(holder.clone(), key.clone());
+        }
     }
 
     fn count_moves(&mut self, key: &ResourceKey, was_pending: bool, is_pending: bool) {
@@ -303,9 +307,7 @@ impl Ledger {
     /// and kinds share theirs because they were made lately.
     fn share_holder(&self, holder: &mut Name) {
         let rows = self.base.as_deref().unwrap_or(self);
-        if let Some((same, _)) = rows.held.range((holder.clone(), least())..).next()
-            && same == holder
-        {
+        if let Some(same) = rows.held.kept(holder) {
             *holder = same.clone();
         }
     }

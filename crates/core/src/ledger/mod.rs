@@ -6,12 +6,10 @@
 
 mod change;
 mod dirty;
+mod index;
 mod order;
 
-use std::{
-    collections::BTreeSet,
-    sync::{Arc, LazyLock},
-};
+use std::sync::Arc;
 
 use crate::{
     hashing::{KeyMap, SharedKeyMap},
@@ -24,6 +22,7 @@ use crate::{
     waiter::{Lines, PlaceKey, Waiter},
 };
 pub use dirty::{Dirty, FoundLate};
+use index::Index;
 use order::SortedKeys;
 use rpds::RedBlackTreeMapSync as SharedMap;
 
@@ -45,9 +44,9 @@ pub struct Ledger {
     /// Which resource a lease, live or pending, is on.
     leases: KeyMap<LeaseId, Arc<ResourceKey>>,
     /// Which resources are attached to a session, held or pending.
-    attached: BTreeSet<(SessionId, Arc<ResourceKey>)>,
+    attached: Index<SessionId>,
     /// Which resources a holder holds, expired leases that were not swept yet included.
-    held: BTreeSet<(Name, Arc<ResourceKey>)>,
+    held: Index<Name>,
     /// How many pending leases there are, by tenant and kind.
     moves: KeyMap<(Name, Name), u32>,
     lines: Lines,
@@ -232,28 +231,21 @@ impl Ledger {
 
     /// The keys of the resources that are attached to a session, held or pending.
     pub fn attached_to(&self, session: SessionId) -> impl Iterator<Item = &ResourceKey> {
-        self.with_beneath(move |rows| {
-            let attached = rows.attached.range((session, least())..);
-            attached.take_while(move |(id, _)| *id == session).map(|(_, key)| &**key)
-        })
+        self.with_beneath(move |rows| rows.attached.of(&session))
     }
 
     /// The keys of the resources that a holder holds, expired leases that were not swept yet included.
     pub fn held_by(&self, holder: &HolderKey) -> impl Iterator<Item = &ResourceKey> {
         let HolderKey { tenant, name } = holder;
+        let from = ResourceKey { tenant: tenant.clone(), ..ResourceKey::least() };
         self.with_beneath(move |rows| {
-            let from = ResourceKey { tenant: tenant.clone(), ..ResourceKey::least() };
-            let is_its = move |held: &&(Name, Arc<ResourceKey>)| held.0 == *name && held.1.tenant == *tenant;
-            rows.held.range((name.clone(), Arc::new(from))..).take_while(is_its).map(|(_, key)| &**key)
+            rows.held.from(name, &from).take_while(move |key| key.tenant == *tenant)
         })
     }
 
     /// The keys of the resources that holders of this name hold, of whatever tenant, as [`Self::held_by`].
     pub fn held_under(&self, name: &Name) -> impl Iterator<Item = &ResourceKey> {
-        self.with_beneath(move |rows| {
-            let held = rows.held.range((name.clone(), least())..);
-            held.take_while(move |held| held.0 == *name).map(|(_, key)| &**key)
-        })
+        self.with_beneath(move |rows| rows.held.of(name))
     }
 
     /// Resources by an index, here and beneath, in the order of their keys.
@@ -344,12 +336,6 @@ fn merged<T, K: Ord>(
         (Some(_), _) => one.next(),
         (None, _) => other.next(),
     })
-}
-
-/// The least key, where ranges begin.
-fn least() -> Arc<ResourceKey> {
-    static LEAST: LazyLock<Arc<ResourceKey>> = LazyLock::new(|| Arc::new(ResourceKey::least()));
-    LEAST.clone()
 }
 
 #[cfg(test)]
