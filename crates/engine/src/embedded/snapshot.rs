@@ -1,8 +1,12 @@
 //! The snapshot tables and the clock.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::mpsc,
+    thread,
+};
 
-use rusqlite::{Connection, params};
+use rusqlite::{Connection, Rows, params};
 use serde::{Deserialize, Serialize};
 use solehold_core::{
     key::ResourceKey,
@@ -16,6 +20,11 @@ use crate::{
     resident::{Fold, Image, Mark, RowId},
     store::{Cursor, Row, StoreError},
 };
+
+/// Rows that are decoded together.
+const PIECE_ROWS: usize = 1_024;
+/// Pieces that are read and not loaded yet.
+const PIECES_MAX: usize = 4;
 
 /// The version that this program writes, and the newest that it reads.
 pub const SCHEMA_VERSION: u32 = 6;
@@ -234,21 +243,7 @@ pub(super) fn read(db: &Connection) -> Result<Image, StoreError> {
         .map(|text| serde_json::from_str(text).map_err(|e| unreadable("mark", e)))
         .transpose()?;
     let mut state = Ledger::default();
-    let mut select = db.prepare("SELECT tab, id, row FROM rows")?;
-    let mut rows = select.query([])?;
-    while let Some(row) = rows.next()? {
-        let table: String = row.get(0)?;
-        let id: String = row.get(1)?;
-        let text: String = row.get(2)?;
-        let unreadable = |e| unreadable(&format!("{table} {id}"), e);
-        if table == "requests" {
-            let row: RequestsRow<SpentRequests> = serde_json::from_str(&text).map_err(unreadable)?;
-            state.load_requests(row.of, row.spent);
-        } else {
-            let row: Row = serde_json::from_str(&text).map_err(unreadable)?;
-            row.load_into(&mut state);
-        }
-    }
+    load_rows(db, &mut state)?;
     state.take_dirty();
     Ok(Image {
         state,
@@ -258,4 +253,79 @@ pub(super) fn read(db: &Connection) -> Result<Image, StoreError> {
         mark,
         set_back: None,
     })
+}
+
+/// Loads all rows. Decoding them takes as long as the rest, so another thread does it.
+fn load_rows(db: &Connection, state: &mut Ledger) -> Result<(), StoreError> {
+    let mut select = db.prepare("SELECT tab, id, row FROM rows")?;
+    let mut rows = select.query([])?;
+    thread::scope(|threads| {
+        let (to_decode, stored) = mpsc::channel::<Vec<StoredRow>>();
+        let (to_load, decoded) = mpsc::channel();
+        threads.spawn(move || {
+            for piece in stored {
+                let piece: Result<Vec<_>, _> = piece.iter().map(StoredRow::decode).collect();
+                if to_load.send(piece).is_err() {
+                    break;
+                }
+            }
+        });
+        let mut under_way = 0;
+        while let Some(piece) = StoredRow::piece(&mut rows)? {
+            // What it sends back after an error ends the loop.
+            let _ = to_decode.send(piece);
+            under_way += 1;
+            if under_way == PIECES_MAX {
+                under_way -= 1;
+                decoded.iter().next().transpose()?.into_iter().flatten().for_each(|row| row.load_into(state));
+            }
+        }
+        drop(to_decode);
+        for piece in decoded {
+            piece?.into_iter().for_each(|row| row.load_into(state));
+        }
+        Ok(())
+    })
+}
+
+/// A row as the table has it.
+struct StoredRow {
+    table: String,
+    id: String,
+    text: String,
+}
+
+impl StoredRow {
+    /// The next rows to be decoded together; none if there are no more.
+    fn piece(rows: &mut Rows<'_>) -> Result<Option<Vec<Self>>, StoreError> {
+        let mut piece = Vec::new();
+        while piece.len() < PIECE_ROWS
+            && let Some(row) = rows.next()?
+        {
+            piece.push(Self { table: row.get(0)?, id: row.get(1)?, text: row.get(2)? });
+        }
+        Ok(Some(piece).filter(|piece| !piece.is_empty()))
+    }
+
+    fn decode(&self) -> Result<DecodedRow, StoreError> {
+        let decoded = match self.table.as_str() {
+            "requests" => serde_json::from_str(&self.text).map(DecodedRow::Requests),
+            _ => serde_json::from_str(&self.text).map(DecodedRow::Other),
+        };
+        decoded.map_err(|error| unreadable(&format!("{} {}", self.table, self.id), error))
+    }
+}
+
+enum DecodedRow {
+    Requests(RequestsRow<SpentRequests>),
+    Other(Row),
+}
+
+impl DecodedRow {
+    fn load_into(self, state: &mut Ledger) {
+        match self {
+            Self::Requests(row) => state.load_requests(row.of, row.spent),
+            Self::Other(row) => row.load_into(state),
+        }
+    }
 }
