@@ -4,6 +4,9 @@
 //! they are different requests, so that letting go never queues behind asking for more.
 
 use std::{
+    collections::VecDeque,
+    fmt,
+    pin::pin,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -11,17 +14,18 @@ use std::{
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use solehold_trace::TraceContext;
 use tokio::{
-    sync::{mpsc, oneshot},
-    task::JoinSet,
+    runtime::Handle,
+    sync::{OwnedSemaphorePermit, Semaphore, oneshot},
 };
 
 use crate::authority::{Authority, AuthorityError, Completion, Operation, Reply};
 
 /// Most operations in one request: with names of any length its body stays below the server's bound.
 pub const BATCH_MAX: usize = 500;
-/// Most operations that wait in one lane; past it the caller waits, too.
+/// Most operations of one lane that wait or are under way; past it the caller waits, too.
 pub const QUEUE_MAX: usize = 10_000;
 /// Most requests of one lane that are under way at once.
 pub const IN_FLIGHT_MAX: usize = 4;
@@ -44,12 +48,14 @@ impl Sent {
     }
 }
 
+#[derive(Debug)]
 struct QueuedOperation {
     operation: Operation,
     sent: Sent,
     /// The span of the caller.
     trace: Option<TraceContext>,
     reply: oneshot::Sender<Reply<Completion>>,
+    _place: OwnedSemaphorePermit,
 }
 
 impl QueuedOperation {
@@ -63,18 +69,21 @@ impl QueuedOperation {
 
 #[derive(Debug)]
 pub struct Coalescer {
-    acquires: mpsc::Sender<QueuedOperation>,
-    renewals: mpsc::Sender<QueuedOperation>,
-    releases: mpsc::Sender<QueuedOperation>,
+    acquires: Arc<Lane>,
+    renewals: Arc<Lane>,
+    releases: Arc<Lane>,
 }
 
 impl Coalescer {
-    /// Starts its lanes in the current runtime; they end with it.
-    pub fn start(authority: Arc<dyn Authority>) -> Self {
+    /// Its requests are made in the current runtime, and end with it.
+    pub fn start(authority: &Arc<dyn Authority>) -> Self {
         let lane = || {
-            let (entries, queue) = mpsc::channel(QUEUE_MAX);
-            tokio::spawn(run(authority.clone(), queue));
-            entries
+            Arc::new(Lane {
+                authority: authority.clone(),
+                runtime: Handle::current(),
+                places: Arc::new(Semaphore::new(QUEUE_MAX)),
+                queue: Mutex::default(),
+            })
         };
         Self { acquires: lane(), renewals: lane(), releases: lane() }
     }
@@ -94,48 +103,138 @@ impl Coalescer {
         let (reply, answer) = oneshot::channel();
         let stopped = |why: &str| AuthorityError::Unknown(why.to_owned());
         let trace = solehold_trace::current();
-        lane.send(QueuedOperation { operation, sent, trace, reply })
-            .await
-            .map_err(|_| stopped("the client has stopped"))?;
+        let place = lane.places.clone().acquire_owned().await;
+        let _place = place.map_err(|_| stopped("the client has stopped"))?;
+        lane.put(QueuedOperation { operation, sent, trace, reply, _place });
         answer.await.map_err(|_| stopped("the request was given up"))?
     }
 }
 
-async fn run(authority: Arc<dyn Authority>, mut queue: mpsc::Receiver<QueuedOperation>) {
-    let mut waiting: Vec<QueuedOperation> = Vec::new();
-    let mut flights = JoinSet::new();
-    loop {
-        if waiting.is_empty() {
-            match queue.recv().await {
-                Some(entry) => waiting.push(entry),
-                None => break,
-            }
-        }
-        while waiting.len() < BATCH_MAX
-            && let Ok(entry) = queue.try_recv()
-        {
-            waiting.push(entry);
-        }
-        while flights.try_join_next().is_some() {}
-        let is_full = waiting.len() >= BATCH_MAX;
-        let mut goes = flights.is_empty() || is_full && flights.len() < IN_FLIGHT_MAX;
-        if !goes {
-            tokio::select! {
-                biased;
-                _ = flights.join_next() => {}
-                Some(entry) = queue.recv(), if !is_full => waiting.push(entry),
-                () = tokio::time::sleep(SLOW) => goes = flights.len() < IN_FLIGHT_MAX,
-            }
-        }
-        if goes {
-            flights.spawn(send(authority.clone(), std::mem::take(&mut waiting)));
-        }
-    }
-    // What is under way is answered.
-    while flights.join_next().await.is_some() {}
+/// Operations of one sort, which wait to be sent together.
+struct Lane {
+    authority: Arc<dyn Authority>,
+    runtime: Handle,
+    /// One permit for each operation that may be here.
+    places: Arc<Semaphore>,
+    queue: Mutex<Queue>,
 }
 
-async fn send(authority: Arc<dyn Authority>, mut batch: Vec<QueuedOperation>) {
+#[derive(Debug, Default)]
+struct Queue {
+    waiting: VecDeque<QueuedOperation>,
+    /// Tasks that send, or are about to.
+    flights: usize,
+    /// One of them was started and has taken nothing yet.
+    is_starting: bool,
+    /// The last request that was begun takes long: it holds up no other.
+    is_slow: bool,
+}
+
+impl Queue {
+    /// Whether what waits may be sent beside `others`.
+    fn may_go(&self, others: usize) -> bool {
+        let is_full = self.waiting.len() >= BATCH_MAX;
+        !self.waiting.is_empty() && (others == 0 || (is_full || self.is_slow) && others < IN_FLIGHT_MAX)
+    }
+}
+
+impl Lane {
+    fn put(self: &Arc<Self>, operation: QueuedOperation) {
+        self.queue.lock().waiting.push_back(operation);
+        self.start_flight();
+    }
+
+    /// Starts to send what waits, if it need not wait for what is under way. It is taken when the task runs: until then
+    /// others join it.
+    fn start_flight(self: &Arc<Self>) {
+        {
+            let mut queue = self.queue.lock();
+            if queue.is_starting || !queue.may_go(queue.flights) {
+                return;
+            }
+            queue.is_starting = true;
+            queue.flights += 1;
+        }
+        self.runtime.spawn(Flight { lane: self.clone(), is_over: false }.run());
+    }
+}
+
+impl fmt::Debug for Lane {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lane").field("queue", &self.queue).finish_non_exhaustive()
+    }
+}
+
+/// Sends one request after the other, until nothing waits that it may send.
+struct Flight {
+    lane: Arc<Lane>,
+    is_over: bool,
+}
+
+impl Flight {
+    async fn run(mut self) {
+        let mut next = Some(self.first());
+        while let Some(batch) = next {
+            self.send(batch).await;
+            next = self.next();
+        }
+    }
+
+    /// Sends a batch. Others go beside it if it is full, or takes long.
+    async fn send(&self, batch: Vec<QueuedOperation>) {
+        self.lane.start_flight();
+        let mut sending = pin!(send(&*self.lane.authority, batch));
+        tokio::select! {
+            biased;
+            () = &mut sending => {}
+            () = tokio::time::sleep(SLOW) => {
+                self.lane.queue.lock().is_slow = true;
+                self.lane.start_flight();
+                sending.await;
+            }
+        }
+    }
+
+    /// What waits now.
+    fn first(&self) -> Vec<QueuedOperation> {
+        let mut queue = self.lane.queue.lock();
+        queue.is_starting = false;
+        Self::take(&mut queue)
+    }
+
+    /// What came meanwhile. If there is nothing, or others send it, this one is over.
+    fn next(&mut self) -> Option<Vec<QueuedOperation>> {
+        let mut queue = self.lane.queue.lock();
+        if !queue.is_starting && queue.may_go(queue.flights - 1) {
+            return Some(Self::take(&mut queue));
+        }
+        self.is_over = true;
+        queue.flights -= 1;
+        None
+    }
+
+    fn take(queue: &mut Queue) -> Vec<QueuedOperation> {
+        queue.is_slow = false;
+        let count = queue.waiting.len().min(BATCH_MAX);
+        queue.waiting.drain(..count).collect()
+    }
+}
+
+impl Drop for Flight {
+    /// The runtime has ended, or sending has panicked: nobody else may be there to send what waits.
+    fn drop(&mut self) {
+        if !self.is_over {
+            let mut queue = self.lane.queue.lock();
+            queue.flights -= 1;
+            queue.is_starting = false;
+            let given_up = std::mem::take(&mut queue.waiting);
+            drop(queue);
+            drop(given_up);
+        }
+    }
+}
+
+async fn send(authority: &dyn Authority, mut batch: Vec<QueuedOperation>) {
     batch.retain(QueuedOperation::is_wanted);
     if batch.is_empty() {
         return;

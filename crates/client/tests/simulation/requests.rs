@@ -52,6 +52,9 @@ async fn an_acquire_that_was_never_sent_costs_no_request() {
         let session = session.clone();
         async move { session.acquire("job", "first").await.expect("granted") }
     });
+    while network.requests.load(Ordering::Relaxed) == before {
+        tokio::task::yield_now().await;
+    }
     let others: Vec<_> = (0..100)
         .map(|n| {
             let session = session.clone();

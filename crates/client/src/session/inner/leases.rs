@@ -81,7 +81,8 @@ impl Inner {
                 ClaimStatus::Unclaimed => unclaimed.push(held.clone()),
             }
         }
-        if is_unproven {
+        // One that is sent at the instant of the last one would prove no more.
+        if is_unproven && known.asked < self.clock().now() {
             self.beat_now();
         }
         unclaimed

@@ -152,7 +152,7 @@ impl Inner {
         let metrics = Mutex::new(config.metrics.clone());
         let timing = Timing { ttl: config.ttl, every: config.every(), policy: config.policy };
         let inner = Arc::new(Self {
-            coalescer: Coalescer::start(authority.clone()),
+            coalescer: Coalescer::start(&authority),
             holder,
             config,
             authority,
