@@ -16,7 +16,7 @@ use parking_lot::RwLock;
 use reqwest::Method;
 use serde::de::IgnoredAny;
 use solehold_api::{
-    batch::{Batch, BatchResults},
+    batch::Batch,
     hand_over::{self, AskNews, KnownSession, OfferResource, OfferedLease},
     limits::{OFFER_TTL, WAIT_MS_MAX},
     paths,
@@ -171,14 +171,14 @@ impl Http {
             return;
         }
         let (places, items): (Vec<_>, Vec<T>) = operations.into_iter().unzip();
-        let got = match self.ask::<BatchResults>(Lane::Work, call.body(&Batch { items })).await {
+        let got = match self.ask::<wire::BatchResults>(Lane::Work, call.body(&Batch { items })).await {
             Err(error) => vec![Err(error); places.len()],
             Ok(Err(refusal)) => vec![Ok(Err(refusal)); places.len()],
-            Ok(Ok(BatchResults { results })) if results.len() != places.len() => {
+            Ok(Ok(wire::BatchResults { results })) if results.len() != places.len() => {
                 let odd = format!("{} results for {} items", results.len(), places.len());
                 vec![Err(AuthorityError::Unknown(odd)); places.len()]
             }
-            Ok(Ok(BatchResults { results })) => {
+            Ok(Ok(wire::BatchResults { results })) => {
                 let resources = places.iter().map(|(_, resource)| resource.clone());
                 resources.zip(results).map(|(resource, item)| wire::outcome(resource, item)).collect()
             }
@@ -275,7 +275,7 @@ impl Authority for Http {
         };
         let wait = wait.min(self.wait_max());
         let call = Call::new(Method::POST, path, wait + self.timeout).body(&wire::waiting(ask, wait));
-        match self.ask::<resources::GrantBody>(Lane::Waits, call).await {
+        match self.ask::<wire::Grant>(Lane::Waits, call).await {
             Ok(Err(refusal)) if refusal.code == ErrorCode::NoSuchRoute => None,
             answer => Some(answer.map(|outcome| outcome.map(|grant| wire::granted(resource.clone(), grant)))),
         }

@@ -2,10 +2,12 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
+use serde::Deserialize;
 use serde_json::Value;
 use solehold_api::{
-    batch::{AcquireItem, BatchItem, ReleaseItem, RenewItem},
+    batch::{AcquireItem, ReleaseItem, RenewItem},
     hand_over::{HandOver, OfferedLease},
+    problem::Problem,
     resources::{self, AcquireResource},
     sessions,
     terms::FinalState,
@@ -15,6 +17,7 @@ use solehold_core::{
     key::{LeaseId, Name, SessionId},
     time::{Revision, Token},
 };
+use uuid::Uuid;
 
 use super::{pool::Failure, servers::judged};
 use crate::authority::{
@@ -70,18 +73,64 @@ pub fn release(held: &HeldLease, state: Option<StateWrite>) -> ReleaseItem {
     }
 }
 
+/// A [`resources::GrantBody`], as far as a client goes by it. What it passes over is neither kept nor looked at, which
+/// takes a fraction of the time.
+#[derive(Debug, Deserialize)]
+pub struct Grant {
+    lease_id: Uuid,
+    token: u64,
+    slot: Option<u32>,
+    ttl_ms: u64,
+    slack_ms: u64,
+    epoch: Option<u64>,
+    state: Option<resources::StateDocument>,
+    confirm_within_ms: Option<u64>,
+}
+
+/// [`solehold_api::batch::BatchResults`], with such grants.
+#[derive(Debug, Deserialize)]
+pub struct BatchResults {
+    pub results: Vec<BatchItem>,
+}
+
+/// [`solehold_api::batch::BatchItem`], with such a grant.
+#[derive(Debug, Deserialize)]
+pub struct BatchItem {
+    status: ItemStatus,
+    lease: Option<Grant>,
+    problem: Option<Box<Problem>>,
+}
+
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum ItemStatus {
+    Granted,
+    Renewed,
+    Released,
+    Refused,
+    Failed,
+}
+
 pub fn outcome(resource: ResourceName, item: BatchItem) -> Reply<Completion> {
     match item {
-        BatchItem::Granted { lease } | BatchItem::Renewed { lease } => {
-            Ok(Ok(Completion::Held(granted(resource, *lease))))
+        BatchItem { status: ItemStatus::Granted | ItemStatus::Renewed, lease: Some(lease), .. } => {
+            Ok(Ok(Completion::Held(granted(resource, lease))))
         }
-        BatchItem::Released { .. } => Ok(Ok(Completion::Released)),
-        BatchItem::Refused { problem } => Ok(Err(RefusalReason::from(*problem))),
-        BatchItem::Failed { problem } => match judged(Failure::Problem(problem)) {
-            // It failed without a code that says so: the outcome is unknown.
-            Ok(Err(refusal)) => Err(AuthorityError::Unknown(refusal.detail)),
-            other => other,
-        },
+        BatchItem { status: ItemStatus::Released, .. } => Ok(Ok(Completion::Released)),
+        BatchItem { status: ItemStatus::Refused, problem: Some(problem), .. } => {
+            Ok(Err(RefusalReason::from(*problem)))
+        }
+        BatchItem { status: ItemStatus::Failed, problem: Some(problem), .. } => {
+            match judged(Failure::Problem(problem)) {
+                // It failed without a code that says so: the outcome is unknown.
+                Ok(Err(refusal)) => Err(AuthorityError::Unknown(refusal.detail)),
+                other => other,
+            }
+        }
+        BatchItem { status, .. } => {
+            let odd = format!("the server answered {status:?} and gave neither a lease nor a problem");
+            Err(AuthorityError::Unknown(odd))
+        }
     }
 }
 
@@ -93,19 +142,19 @@ pub fn state(state: resources::StateDocument) -> StateDocument {
     }
 }
 
-pub fn granted(resource: ResourceName, grant: resources::GrantBody) -> GrantedLease {
+pub fn granted(resource: ResourceName, grant: Grant) -> GrantedLease {
     GrantedLease {
         held: HeldLease {
             resource,
-            lease: LeaseId(grant.lease.lease_id),
-            token: Token(grant.lease.token),
-            slot: grant.lease.slot,
+            lease: LeaseId(grant.lease_id),
+            token: Token(grant.token),
+            slot: grant.slot,
         },
-        ttl_left: Duration::from_millis(grant.lease.ttl_ms),
+        ttl_left: Duration::from_millis(grant.ttl_ms),
         slack: Duration::from_millis(grant.slack_ms),
         epoch: grant.epoch,
         state: grant.state.map(state),
-        confirm_within: grant.lease.confirm_within_ms.map(Duration::from_millis),
+        confirm_within: grant.confirm_within_ms.map(Duration::from_millis),
     }
 }
 
@@ -159,6 +208,7 @@ fn held(lease: &resources::HeldLease) -> Option<HeldLease> {
 #[cfg(test)]
 mod tests {
     use serde_json::json;
+    use solehold_api::{batch, problem::ErrorCode};
 
     use super::*;
 
@@ -185,6 +235,63 @@ mod tests {
         let lease = LeaseId(uuid::Uuid::from_u128(1));
         let held = HeldLease { resource, lease, token: Token(7), slot: None };
         Beat { leases: [held].into(), ..beat }
+    }
+
+    #[test]
+    fn of_the_results_of_a_batch_a_client_reads_what_the_server_wrote() {
+        let at = "2026-11-17T12:00:00.000Z";
+        let granted = |status: &str, more: Value| {
+            let mut lease = json!({
+                "lease_id": "0190aaaa-bbbb-4ccc-8ddd-eeeeeeeeeeee", "tenant": "t", "kind": "job", "key": "a",
+                "holder": "h", "token": 7, "session_id": null, "acquired_at": at, "renewed_at": null,
+                "expires_at": at, "ttl_ms": 9_000, "status": "active", "attributes": {"n": {"m": []}}, "stats": {},
+                "state": null, "revision": 8, "repeated": false, "slack_ms": 500,
+            });
+            let Value::Object(more) = more else { panic!("{more}") };
+            lease.as_object_mut().expect("fields").extend(more);
+            json!({"status": status, "lease": lease})
+        };
+        let state = json!({"sequence": 3, "token": 6, "written_at": at, "document": [1]});
+        let refusal = Problem::new(ErrorCode::Held, "another has it");
+        let failure = Problem::new(ErrorCode::Unavailable, "not now");
+        let results = json!({"results": [
+            granted("granted", json!({"state": state, "epoch": 2, "slot": 1, "confirm_within_ms": 2_000})),
+            granted("renewed", json!({})),
+            {"status": "released", "lease_id": "0190aaaa-bbbb-4ccc-8ddd-eeeeeeeeeeee"},
+            {"status": "refused", "problem": refusal},
+            {"status": "failed", "problem": failure},
+        ]});
+        let written: batch::BatchResults = serde_json::from_value(results).expect("as a server answers");
+        let written = serde_json::to_vec(&written).expect("JSON");
+        let read: BatchResults = serde_json::from_slice(&written).expect("as a client reads it");
+        let resource = ResourceName::new("job", "a").expect("a name");
+        let outcomes: Vec<_> = read.results.into_iter().map(|item| outcome(resource.clone(), item)).collect();
+        let lease = LeaseId("0190aaaa-bbbb-4ccc-8ddd-eeeeeeeeeeee".parse().expect("an id"));
+        let [Ok(Ok(Completion::Held(first))), Ok(Ok(Completion::Held(second))), released, refused, failed] =
+            &outcomes[..]
+        else {
+            panic!("{outcomes:?}")
+        };
+        let held = HeldLease { resource, lease, token: Token(7), slot: Some(1) };
+        assert_eq!((&first.held, first.epoch), (&held, Some(2)));
+        assert_eq!((first.ttl_left, first.slack), (Duration::from_secs(9), Duration::from_millis(500)));
+        assert_eq!(first.confirm_within, Some(Duration::from_secs(2)));
+        let left = StateDocument { document: json!([1]), token: Token(6), sequence: 3 };
+        assert_eq!(first.state.as_ref(), Some(&left));
+        assert_eq!(second.held, HeldLease { slot: None, ..held });
+        assert_eq!((second.epoch, second.confirm_within, &second.state), (None, None, &None));
+        assert_eq!(released, &Ok(Ok(Completion::Released)));
+        assert!(matches!(refused, Ok(Err(refusal)) if refusal.code == ErrorCode::Held), "{refused:?}");
+        assert!(matches!(failed, Err(AuthorityError::Unreachable { .. })), "{failed:?}");
+    }
+
+    #[test]
+    fn a_result_without_what_it_speaks_of_leaves_the_outcome_unknown() {
+        for status in ["granted", "renewed", "refused", "failed"] {
+            let item = serde_json::from_value(json!({"status": status})).expect("a result");
+            let outcome = outcome(ResourceName::new("job", "a").expect("a name"), item);
+            assert!(matches!(outcome, Err(AuthorityError::Unknown(_))), "{status}: {outcome:?}");
+        }
     }
 
     #[test]
