@@ -211,3 +211,47 @@ pub(crate) fn delete<K: Part>() -> String {
     let is_same = joined(&keys, |c| format!("{}.{1} = u.{1}", c.alias, c.name), " AND ");
     format!("DELETE FROM solehold.{table} {alias} USING {} WHERE {is_same}", sent(&keys))
 }
+
+/// Several statements that write, as one: the parameters of each follow those of the one before. All of them see the
+/// rows as they were before, so no two may write the same one.
+pub(crate) fn together(statements: &[String]) -> String {
+    let mut taken = 0;
+    let mut all: Vec<String> = Vec::new();
+    for statement in statements {
+        let (text, count) = renumbered(statement, taken);
+        all.push(text);
+        taken += count;
+    }
+    let last = all.pop().unwrap_or_default();
+    let with: Vec<_> = all.iter().enumerate().map(|(n, text)| format!("w{n} AS ({text})")).collect();
+    format!("WITH {} {last}", with.join(", "))
+}
+
+/// A statement whose first parameter is the one after number `by`, and how many parameters it has.
+fn renumbered(statement: &str, by: usize) -> (String, usize) {
+    let mut parts = statement.split('$');
+    let mut text = parts.next().unwrap_or_default().to_owned();
+    let mut count = 0;
+    for part in parts {
+        let end = part.find(|c: char| !c.is_ascii_digit()).unwrap_or(part.len());
+        let (number, rest) = part.split_at(end);
+        let number: usize = number.parse().unwrap_or_default();
+        count = count.max(number);
+        text += &format!("${}{rest}", number + by);
+    }
+    (text, count)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn statements_that_go_together_have_parameters_of_their_own() {
+        let statements = ["A $1 $2", "B $2, $1, $3::int[]", "C", "D $1"].map(str::to_owned);
+        assert_eq!(
+            together(&statements),
+            "WITH w0 AS (A $1 $2), w1 AS (B $4, $3, $5::int[]), w2 AS (C) D $6"
+        );
+    }
+}
