@@ -27,7 +27,7 @@ mod http;
 mod limits;
 mod metrics;
 mod orchestrator;
-mod placement;
+pub mod placement;
 pub mod relays;
 mod routes;
 mod serve;

@@ -9,7 +9,7 @@ use solehold_core::{
     placement::Placement,
 };
 
-use super::book::{Planned, is_now};
+use super::planned::{Planned, is_now};
 
 impl Planned {
     /// What a runner should keep, acquire and release. `leases` is what it holds, read after the plan was made; what

@@ -8,7 +8,7 @@ use solehold_core::{
     placement::{Placement, Presence, Snapshot, Step, plan},
 };
 
-use super::book::{Planned, in_background};
+use super::{book::in_background, planned::Planned};
 use crate::error::ApiError;
 
 /// How many runners that came back are shown.

@@ -42,7 +42,7 @@ const UNPLACED: [&str; 2] = [kind::ZONE, "lock"];
 /// Facts that a replica remembers between two snapshots, because the store does not keep them. Another replica may
 /// remember less; then its plan differs for as long as a return window lasts, and the first runner to acquire wins.
 #[derive(Debug, Default)]
-pub(super) struct Memory {
+pub struct Memory {
     /// The last holder of each free resource.
     holders: HashMap<ResourceKey, Name>,
     runners: HashMap<Name, Seen>,
@@ -71,7 +71,7 @@ pub(super) struct Facts {
 }
 
 #[derive(Debug)]
-pub(super) struct Rows {
+pub struct Rows {
     rules: Rules,
     holders: HolderPage,
     resources: ResourcePage,
@@ -100,7 +100,7 @@ impl Rows {
     }
 
     /// What to plan from. It takes a while for a large fleet.
-    pub fn facts(self, memory: &mut Memory) -> Facts {
+    pub(super) fn facts(self, memory: &mut Memory) -> Facts {
         let Self { rules, holders, resources, keys } = self;
         let now = resources.loaded.now;
         let revision = resources.loaded.cursor.revision.0;

@@ -4,10 +4,16 @@ use std::sync::Arc;
 
 use futures_util::FutureExt;
 use solehold_core::key::Name;
-use solehold_engine::watch::{Filter, Watch};
+use solehold_engine::{
+    clock::BootTime,
+    watch::{Filter, Watch},
+};
 use tokio::sync::watch;
 
-use super::book::{FRESH_FOR, PlanBook, TenantPlans};
+use super::{
+    book::{PlanBook, TenantPlans},
+    planned::FRESH_FOR,
+};
 
 impl PlanBook {
     /// Counts the plans that are made of a tenant, which follow what happens for as long as the counter is kept.
@@ -62,7 +68,7 @@ async fn make_plans(
         // What happens meanwhile is in the next plan, too. Counted from when the plan was made: one that is older than
         // that is replaced at once.
         let rest = match planned {
-            Ok(planned) => planned.is_used_for(),
+            Ok(planned) => planned.is_used_for(BootTime::now()),
             // Each waiter plans for itself next, and gets the error.
             Err(_) => FRESH_FOR,
         };

@@ -93,7 +93,7 @@ async fn planned(
         return Ok(None);
     }
     let plan = context.plans.plan(&key.tenant, None).await?;
-    Ok(plan.moves(key, Some(&lease.holder), to).then_some(lease.token))
+    Ok(plan.speaks_for(key, lease, to))
 }
 
 async fn session_of(context: &Context, tenant: &Name, to: NextHolder) -> Result<SessionId, ApiError> {
