@@ -9,7 +9,7 @@ use solehold_api::{
     watch::Cursor,
 };
 use solehold_core::{
-    call::Actor,
+    call::{Actor, Call},
     command::{self, Acquire, AskedTenure, Claim, Command, OpenSession, Target, Undeclared},
     event::Event,
     key::{Document, HolderKey, LeaseId, Name, RequestKey, ResourceKey, SessionId},
@@ -56,6 +56,7 @@ const PAGE: usize = 1_000;
 pub struct Embedded {
     engine: Engine,
     tenant: Name,
+    actor: Actor,
     newsroom: Newsroom,
 }
 
@@ -76,7 +77,7 @@ impl Embedded {
     /// Over an engine that runs already: a store that needs options is opened by itself.
     pub fn over(engine: Engine) -> Self {
         let tenant = Name::new(TENANT_DEFAULT).expect("a short name");
-        Self { engine, tenant, newsroom: Newsroom::default() }
+        Self { engine, tenant, actor: Actor::Unnamed, newsroom: Newsroom::default() }
     }
 
     /// The same for another tenant.
@@ -85,8 +86,18 @@ impl Embedded {
         Self { tenant, ..self }
     }
 
+    /// The same under a key: what it opens and takes belongs to that key (rule 26).
+    #[must_use]
+    pub fn under(self, actor: Actor) -> Self {
+        Self { actor, ..self }
+    }
+
     pub fn engine(&self) -> &Engine {
         &self.engine
+    }
+
+    fn call(&self, command: Command) -> Call {
+        Call::new(command, self.actor.clone())
     }
 
     /// Stops the engine: what was asked is answered, then the store is closed.
@@ -136,7 +147,7 @@ impl Embedded {
     }
 
     async fn ask(&self, command: Command) -> Reply<Answer> {
-        outcome(self.engine.submit(command).await)
+        outcome(self.engine.submit(self.call(command)).await)
     }
 
     /// Everything attached to a session that was just opened or renewed, read unless it is known.
@@ -320,7 +331,8 @@ impl Authority for Embedded {
 
     async fn submit(&self, operations: Vec<Operation>) -> Vec<Reply<Completion>> {
         let commands: Vec<_> = operations.iter().map(|operation| self.command(operation)).collect();
-        let good = commands.iter().filter_map(|command| command.as_ref().ok().cloned()).collect();
+        let good = commands.iter().filter_map(|command| command.as_ref().ok().cloned());
+        let good: Vec<Call> = good.map(|command| self.call(command)).collect();
         let mut answered = self.engine.submit_all(good).await.into_iter();
         let each = commands.into_iter().map(|command| match command {
             Err(refusal) => Ok(Err(refusal)),
@@ -342,7 +354,7 @@ impl Authority for Embedded {
             Ok(ask) => ask,
             Err(refusal) => return Some(Ok(Err(refusal))),
         };
-        Some(match outcome(self.engine.acquire_waiting(ask, Actor::Unnamed, wait).await) {
+        Some(match outcome(self.engine.acquire_waiting(ask, self.actor.clone(), wait).await) {
             Ok(Ok(Answer::Granted(grant))) => Ok(Ok(granted(grant, self.slack()))),
             Ok(Ok(other)) => Err(odd(&other)),
             Ok(Err(refusal)) => Ok(Err(refusal)),
