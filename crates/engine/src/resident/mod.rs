@@ -83,18 +83,26 @@ pub struct ResidentStore {
 pub struct ResidentOptions {
     /// The longest ttl that the store grants: after it was set back, it grants nothing for this long (rule 23).
     pub ttl_max_ms: u64,
+    /// Whether long reads have threads of their own. Not in a simulation: what a thread does has no place in its order.
+    pub reads_aside: bool,
 }
 
 impl Default for ResidentOptions {
     fn default() -> Self {
-        Self { ttl_max_ms: TTL_MAX_MS }
+        Self { ttl_max_ms: TTL_MAX_MS, reads_aside: true }
     }
 }
 
-/// A store for tests and simulations: its rows end with its process.
+/// A store for tests: its rows end with its process.
 pub fn memory(clock: impl Clock) -> Result<Arc<ResidentStore>, StoreError> {
     // A store that keeps nothing cannot be set back.
-    let options = ResidentOptions { ttl_max_ms: limits::TTL_MS_MAX };
+    let options = ResidentOptions { ttl_max_ms: limits::TTL_MS_MAX, ..ResidentOptions::default() };
+    ResidentStore::open("memory", Box::new(NoJournal), Box::new(clock), options)
+}
+
+/// As [`memory`], for a simulation in one thread.
+pub fn simulated(clock: impl Clock) -> Result<Arc<ResidentStore>, StoreError> {
+    let options = ResidentOptions { ttl_max_ms: limits::TTL_MS_MAX, reads_aside: false };
     ResidentStore::open("memory", Box::new(NoJournal), Box::new(clock), options)
 }
 

@@ -91,6 +91,9 @@ impl ResidentStore {
         &self,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, StoreError> {
+        if !self.options.reads_aside {
+            return Ok(work());
+        }
         let turn = self.readers.clone().acquire_owned().await;
         let turn = turn.map_err(|_| StoreError::Unavailable("the store is closed".to_owned()))?;
         let done = tokio::task::spawn_blocking(move || {
