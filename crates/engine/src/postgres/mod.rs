@@ -63,6 +63,7 @@ use std::{
 };
 
 pub use self::{
+    clock::pace,
     connection::{pool::CONNECTIONS_MAX, target::Target},
     schema::SCHEMA_VERSION,
 };
@@ -74,13 +75,14 @@ use uuid::Uuid;
 
 use self::{
     batch::{cache::Cache, wanted::WantedRows},
-    clock::{Point, pace::Timekeeper},
+    clock::Point,
     connection::{
         connect::Connector,
         pool::{Conn, LentConn, Pool, Purpose},
     },
     fault::Fault,
     history::KnownHistory,
+    pace::Timekeeper,
     statements::Sql,
     sweep::{SweepProgress, spent::SpentRequests},
     tables::{columns::CursorPart, part, rows, unreadable},

@@ -13,7 +13,7 @@
 //! running: the time that passed is given back to all leases and sessions that were live. That is always safe, since it
 //! only lengthens what holders count on.
 
-pub(crate) mod pace;
+pub mod pace;
 
 use std::time::Duration;
 

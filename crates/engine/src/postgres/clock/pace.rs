@@ -27,7 +27,7 @@
 //! network, whatever becomes of the wall clock, and whichever replicas start, stop or pause meanwhile.
 
 /// How much unexplained difference may add up. It is part of every holder's margin.
-pub(crate) const TOLERANCE_MS: i64 = 500;
+pub const TOLERANCE_MS: i64 = 500;
 /// The stated drift bound: one part in this many.
 const DRIFT: i64 = 100;
 /// Microseconds in a millisecond. Paces are kept in microseconds: the drift of a few milliseconds must not round to
@@ -56,25 +56,25 @@ const SLOW_MS: i64 = 100;
 
 /// Which claim a ceiling belongs to. Where store time was moved on purpose, all claims start over.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Version {
-    pub(crate) moves: i64,
-    pub(crate) number: i64,
+pub struct Version {
+    pub moves: i64,
+    pub number: i64,
 }
 
 /// Store time as one reading has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Sample {
+pub struct Sample {
     /// By the wall clock and the offset alone.
-    pub(crate) by_wall_ms: i64,
+    pub by_wall_ms: i64,
     /// The last time that any replica is known to have given.
-    pub(crate) last_ms: i64,
-    pub(crate) version: Version,
+    pub last_ms: i64,
+    pub version: Version,
     /// The ceiling, in store time, when it was last written down, and when it was claimed.
-    pub(crate) ceiling_ms: i64,
-    pub(crate) claimed_ms: i64,
+    pub ceiling_ms: i64,
+    pub claimed_ms: i64,
     /// The reading was made between these, in milliseconds of boot time, rounded down.
-    pub(crate) asked_ms: i64,
-    pub(crate) answered_ms: i64,
+    pub asked_ms: i64,
+    pub answered_ms: i64,
 }
 
 impl Sample {
@@ -164,11 +164,11 @@ impl LocalPace {
 
 /// The clocks are further apart than is allowed, or no ceiling was claimed yet: that comes before anything is decided.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct OutOfPace;
+pub struct OutOfPace;
 
 /// What to do about a time that was refused, looked at once more under the clock's lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Remedy {
+pub enum Remedy {
     /// Nothing: it is in pace, perhaps because another replica has corrected it.
     Nothing,
     /// This process has given a time that is above the ceiling by now, which will have risen to it after this long.
@@ -179,7 +179,7 @@ pub(crate) enum Remedy {
 
 /// What one replica knows of store time.
 #[derive(Debug, Default)]
-pub(crate) struct Timekeeper {
+pub struct Timekeeper {
     frame: Option<LocalPace>,
     version: Version,
     /// When the version was known, and when a later one was not there yet.
@@ -190,22 +190,22 @@ pub(crate) struct Timekeeper {
 }
 
 impl Timekeeper {
-    pub(crate) fn given_ms(&self) -> i64 {
+    pub fn given_ms(&self) -> i64 {
         self.given_ms
     }
 
     /// The number of the last claim that is known.
-    pub(crate) fn claim_number(&self) -> i64 {
+    pub fn claim_number(&self) -> i64 {
         self.version.number
     }
 
     /// Whether any ceiling is known.
-    pub(crate) fn is_taken_up(&self) -> bool {
+    pub fn is_taken_up(&self) -> bool {
         self.frame.is_some()
     }
 
     /// Store time by a reading.
-    pub(crate) fn time(&mut self, sample: &Sample) -> Result<i64, OutOfPace> {
+    pub fn time(&mut self, sample: &Sample) -> Result<i64, OutOfPace> {
         let is_slow = sample.answered_ms - sample.asked_ms > SLOW_MS;
         if is_slow && sample.version > self.version {
             return Err(OutOfPace);
@@ -257,7 +257,7 @@ impl Timekeeper {
     }
 
     /// Takes up the ceiling when a store is opened. True if another look, soon, could find a better one.
-    pub(crate) fn look(&mut self, sample: &Sample) -> bool {
+    pub fn look(&mut self, sample: &Sample) -> bool {
         self.see(sample);
         let frame = self.frame.get_or_insert_with(|| {
             (self.version, self.known_ms) = (sample.version, sample.answered_ms);
@@ -271,7 +271,7 @@ impl Timekeeper {
     /// has corrected.
     ///
     /// With `renew`, a claim is made even if all is well.
-    pub(crate) fn remedy(&mut self, sample: &Sample, renew: bool) -> Remedy {
+    pub fn remedy(&mut self, sample: &Sample, renew: bool) -> Remedy {
         self.look(sample);
         let at_ms = sample.answered_ms;
         let Some(frame) = &mut self.frame else { return Remedy::Nothing };
@@ -304,7 +304,7 @@ impl Timekeeper {
 
     /// Whether the claim should be renewed: its floor has nearly risen to an honest clock, or it is old. Not right
     /// after another one: by then this replica knows the ceiling less well than the others.
-    pub(crate) fn is_claim_due(&self, sample: &Sample) -> bool {
+    pub fn is_claim_due(&self, sample: &Sample) -> bool {
         self.frame.and_then(|frame| frame.claim).is_some_and(|claim| {
             let floor = claim.at(sample.answered_ms) - TOLERANCE;
             let room = sample.pace_of(sample.by_wall_ms).middle() - floor;
@@ -314,19 +314,19 @@ impl Timekeeper {
     }
 
     /// The ceiling in store time, as it is written down at `now_ms` of boot time, and the version it belongs to.
-    pub(crate) fn ceiling(&self, now_ms: i64) -> Option<(Version, i64)> {
+    pub fn ceiling(&self, now_ms: i64) -> Option<(Version, i64)> {
         let ceiling = self.frame?.ceiling.at(now_ms);
         Some((self.version, ceiling.div_euclid(US) + now_ms))
     }
 
     /// As [`Self::ceiling`], if that would tell others more than this reading did.
-    pub(crate) fn restated(&self, sample: &Sample, now_ms: i64) -> Option<i64> {
+    pub fn restated(&self, sample: &Sample, now_ms: i64) -> Option<i64> {
         let (version, ceiling_ms) = self.ceiling(now_ms)?;
         (version == sample.version && ceiling_ms - sample.ceiling_ms >= RESTATE_MS).then_some(ceiling_ms)
     }
 
     /// The ceiling `ceiling_ms` was claimed under `version`, after `now_ms` and before `known_ms`.
-    pub(crate) fn claimed(&mut self, version: Version, ceiling_ms: i64, now_ms: i64, known_ms: i64) {
+    pub fn claimed(&mut self, version: Version, ceiling_ms: i64, now_ms: i64, known_ms: i64) {
         let Some(frame) = &mut self.frame else { return };
         frame.claim = Some(Rising { pace: (ceiling_ms - now_ms) * US, at_ms: now_ms });
         // As every replica that reads it does.
