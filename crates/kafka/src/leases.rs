@@ -20,10 +20,11 @@ use tokio::sync::Notify;
 
 use super::{
     Handler,
-    group::{NotWon, Start, Won, is_first, look, members, prove, skip_lost, start, work_or_wait},
+    group::{Won, look, members, prove, skip_lost, work_or_wait},
     poll::Order,
     shared::{Entered, Leave},
     tenure::TaskContext,
+    winning::{NotWon, Start, is_first, start},
 };
 
 /// The kind of the leases that partitions are held by.

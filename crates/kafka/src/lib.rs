@@ -28,6 +28,7 @@ mod security;
 mod settings;
 mod shared;
 mod tenure;
+pub mod winning;
 
 pub use broker_errors::{BrokerErrors, BrokerProblem, REPORTED_WITHIN};
 pub use consumer::{Consumer, ConsumerError};

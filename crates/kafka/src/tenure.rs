@@ -25,10 +25,11 @@ use tokio::{
 
 use super::{
     ConsumerSettings, Done, Failure, Handler, Message,
-    group::{NotWon, note},
+    group::note,
     lane::{Batch, Flow, Retry},
     poll::{Client, Order},
     shared::{LaneCell, Leave, Shared},
+    winning::NotWon,
 };
 
 /// Between two attempts at a transaction that PostgreSQL could not execute.
