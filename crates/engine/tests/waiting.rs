@@ -13,7 +13,7 @@ use std::{
 use solehold_conformance::kit::*;
 use solehold_core::{
     call::Actor,
-    command::{Acquire, Footprint},
+    command::{Acquire, Command, Footprint},
     key::ResourceKey,
     limits::{ROOM_TTL_MS, SESSION_WAITERS_MAX},
     outcome::{Outcome, Refusal},
@@ -201,6 +201,37 @@ async fn who_goes_away_while_the_store_holds_its_breath_leaves_nothing() {
     });
     is_free.await.unwrap();
     engine.stop().await;
+}
+
+/// A client that does not hear from one replica repeats its request at another one, and hangs up on the first: what it
+/// has been granted stays its own.
+#[tokio::test]
+async fn a_replica_that_a_client_has_left_does_not_release_what_another_one_gave_it() {
+    let store = Wrapped::new();
+    let left = start(&store);
+    let other = start(&store);
+    let job = key("repeated");
+    store.news_door.shut();
+    let batches = store.batches.load(Ordering::SeqCst);
+    let at_left = waiting(&left, ask_as(&job, "bea", "r"));
+    let asked = wait_for("the batch", PATIENCE, || async { store.batches.load(Ordering::SeqCst) > batches });
+    asked.await.unwrap();
+    let at_other = waiting(&other, ask_as(&job, "bea", "r"));
+    at_left.abort();
+    assert!(at_left.await.unwrap_err().is_cancelled());
+    store.news_door.open();
+    let bea = granted(answer(at_other).await);
+    // Each comes after whatever the first replica has still done about the caller that has left it.
+    for _ in 0..20 {
+        left.submit(renew(its(&bea))).await.unwrap().expect("bea still has it");
+        left.submit(Command::NoteConfig { key: job.clone(), details: Default::default() })
+            .await
+            .unwrap()
+            .ok();
+    }
+    left.submit(renew(its(&bea))).await.unwrap().expect("bea still has it");
+    left.stop().await;
+    other.stop().await;
 }
 
 #[tokio::test]

@@ -115,6 +115,8 @@ pub(super) struct PlaceInLine {
     /// Whether it was the only caller here for its resource when it came.
     pub(super) is_alone: bool,
     pub(super) has_waited: bool,
+    /// Whether the client gave the request its id, and may have repeated it at another replica.
+    is_named: bool,
     /// The acquire was answered: there is no line to leave.
     pub(super) is_settled: bool,
     permit: Option<OwnedSemaphorePermit>,
@@ -126,6 +128,7 @@ impl PlaceInLine {
         acquire: &Acquire,
         by: Actor,
         permit: OwnedSemaphorePermit,
+        is_named: bool,
     ) -> Self {
         room.count.fetch_add(1, Ordering::SeqCst);
         let mut callers = room.callers.lock();
@@ -144,6 +147,7 @@ impl PlaceInLine {
             by,
             is_alone,
             has_waited: false,
+            is_named,
             is_settled: false,
             permit: Some(permit),
         }
@@ -185,9 +189,10 @@ impl Drop for PlaceInLine {
         let by = self.by.clone();
         let leases = [Some(self.lease), self.former];
         let permit = self.permit.take();
+        let keeps_grant = self.is_named;
         self.room.runtime.spawn(async move {
             for lease in leases.into_iter().flatten() {
-                room.leave(key.clone(), lease, &by).await;
+                room.leave(key.clone(), lease, &by, keeps_grant).await;
             }
             // Only now may another caller have the place.
             drop(permit);

@@ -7,7 +7,8 @@
 //!                   |-- granted     notified by the commit here, or by the event of another replica's commit
 //!                   |-- try again   the place may be lost: the same request is submitted again
 //!                   |-- timed out   leaves the line, unless the grant came first
-//!                   `-- dropped     leaves the line, and releases a grant that came first
+//!                   `-- dropped     leaves the line, and releases a grant that came first, unless the client named its
+//!                                   request: it may have repeated that elsewhere, and have the grant
 //! ```
 //! The room is one session, kept by one heartbeat however many callers wait. No caller polls: one task follows the
 //! events and notifies the callers that they concern.
@@ -112,7 +113,7 @@ impl WaitingRoom {
         if is_made_up {
             acquire.request = Some(fresh_request()?);
         }
-        let mut place = PlaceInLine::take(self, &acquire, by, permit);
+        let mut place = PlaceInLine::take(self, &acquire, by, permit, !is_made_up);
         // A resource with no other caller here is mostly free, and granted without a room. All others go straight to
         // the end of the line.
         if place.is_alone || wait < LEAST_WAIT {
@@ -227,13 +228,15 @@ impl WaitingRoom {
         }
     }
 
-    /// Leaves the line on behalf of a caller that has disconnected, and releases a grant that came first.
-    async fn leave(&self, key: ResourceKey, lease: LeaseId, by: &Actor) {
+    /// Leaves the line on behalf of a caller that has disconnected, and releases a grant that came first. Not with
+    /// `keeps_grant`: a repeat of the request may have been given the same grant at another replica, and the client
+    /// works by it. If not, it lapses, or the client cancels the request.
+    async fn leave(&self, key: ResourceKey, lease: LeaseId, by: &Actor, keeps_grant: bool) {
         let call = |command| Call::new(command, by.clone());
         for _ in 0..LEAVE_ATTEMPTS {
             let left = self.driver.submit(call(Command::LeaveQueue { key: key.clone(), lease })).await;
             let left = match left {
-                Ok(Ok(Answer::Granted(_))) => {
+                Ok(Ok(Answer::Granted(_))) if !keeps_grant => {
                     let target = Target::Lease { tenant: key.tenant.clone(), id: lease };
                     let claim = Claim { target, token: None, session: None, holder: None };
                     self.driver.submit(call(Command::Release { claim, state: None })).await
