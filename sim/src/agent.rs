@@ -22,6 +22,7 @@ use crate::{
     planner::{self, Assigned},
     process::Process,
     remote::Remote,
+    server::Server,
     sink::Sink,
     wire::{Kind, REQUEST_TIMEOUT, Wire},
     worker::{Hosted, Standing, Surrounding},
@@ -184,7 +185,7 @@ impl Driver {
         let is_asking = self.is_asking.clone();
         tokio::spawn(async move {
             let name = wire.process.name.clone();
-            let ask = move |to: Arc<solehold_client::Embedded>| {
+            let ask = move |to: Arc<Server>| {
                 let name = name.clone();
                 async move { planner::assigned(&to, &name).await }
             };

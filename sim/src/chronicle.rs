@@ -4,10 +4,15 @@ use std::{fmt, time::Duration};
 
 use parking_lot::Mutex;
 use solehold_client::ResourceName;
-use solehold_core::event::{Event, What};
+use solehold_core::{
+    event::{Event, What},
+    key::{Name, ResourceKey},
+};
+use solehold_orchestrator::model::{job::JobEvent, task::TaskId};
 use tokio::time::Instant;
 
 use crate::{
+    broker::Published,
     invariants::{self, Invariant},
     wire::Kind,
 };
@@ -27,6 +32,8 @@ pub enum Happening {
     Act(String),
     /// A request leaves its process.
     Sent(Kind, String),
+    /// A server of an epoch has made a plan from the store at a revision, with these moves to be made now.
+    Plans(u64, u64, Vec<PlannedMove>),
     /// A request was done by the store of an epoch, and this is what it said.
     Done(Kind, u64, String),
     /// An answer reaches the process that asked.
@@ -53,6 +60,28 @@ pub enum Happening {
     Unfenced(ResourceName, u64),
     /// A watcher has seen the event of a revision.
     Saw(u64, u64),
+    /// A process begins, and knows nothing yet.
+    Starts,
+    /// A gate for MQTT lets a message pass.
+    LetPass(Published),
+    /// The MQTT broker has taken a message that a gate let pass.
+    Passed(Published),
+    /// The MQTT broker will not deliver a message again.
+    Acknowledged(Published),
+    /// The Kafka group has given the partition to a member (0 for none), in a generation.
+    Assigned(u64, u64),
+    /// A member has raised the epoch of the partition.
+    Raised(u64, i64),
+    /// Messages, by offset and key, have taken effect under an epoch, and this is the position then.
+    TookEffect { epoch: i64, messages: Vec<(i64, String)>, position: i64 },
+    /// Something has happened to a job.
+    Job(Box<JobEvent>),
+    /// The report of a worker is read from the mailbox: that its task has succeeded, or anything else.
+    Report(TaskId, bool),
+    /// A task is sent to a worker.
+    Task(TaskId),
+    /// What of the partition's messages and jobs is left to do when the time to come right is over.
+    Remaining(Option<String>),
     /// A worker was started or has ended, is told something, or says something.
     Worker(u32, String),
     /// A keeper is told by when to end a worker unless it hears more.
@@ -61,6 +90,20 @@ pub enum Happening {
     Calm,
     /// Who works on a resource when the time to come right is over.
     Outcome(ResourceName, Option<String>),
+}
+
+/// A resource that should move from its holder to a runner.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PlannedMove {
+    pub key: ResourceKey,
+    pub from: Name,
+    pub to: Name,
+}
+
+impl fmt::Display for PlannedMove {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{} from {} to {}", self.key.kind, self.key.key, self.from, self.to)
+    }
 }
 
 fn shown(event: &Event) -> String {
@@ -80,6 +123,10 @@ impl fmt::Display for Happening {
         match self {
             Self::Act(what) => write!(f, "** {what}"),
             Self::Sent(kind, what) => write!(f, "-> {kind:?} {what}"),
+            Self::Plans(epoch, revision, moves) => {
+                let moves: Vec<String> = moves.iter().map(ToString::to_string).collect();
+                write!(f, "   plans by {epoch}.{revision}: {}", moves.join(", "))
+            }
             Self::Done(kind, epoch, what) => write!(f, "   {kind:?} done in history {epoch}: {what}"),
             Self::Answered(kind, what) => write!(f, "<- {kind:?} {what}"),
             Self::Committed(epoch, event) => {
@@ -101,6 +148,29 @@ impl fmt::Display for Happening {
                 write!(f, "   {resource}, token {token}: written without a gate")
             }
             Self::Saw(epoch, revision) => write!(f, "   sees {epoch}.{revision}"),
+            Self::Starts => write!(f, "   starts"),
+            Self::LetPass(message) => write!(f, "   lets {message} pass"),
+            Self::Passed(message) => write!(f, "   {message} is published"),
+            Self::Acknowledged(message) => write!(f, "   {message} is acknowledged"),
+            Self::Assigned(member, generation) => {
+                write!(f, "   has the partition as member {member} of generation {generation}")
+            }
+            Self::Raised(member, epoch) => write!(f, "   raises the epoch to {epoch}, as member {member}"),
+            Self::TookEffect { epoch, messages, position } => {
+                let offsets: Vec<i64> = messages.iter().map(|(offset, _)| *offset).collect();
+                write!(f, "   messages {offsets:?} take effect under epoch {epoch}, position {position}")
+            }
+            Self::Job(event) => {
+                let stage = event.stage.as_ref().map(|stage| format!(" {stage}")).unwrap_or_default();
+                let attempt = event.attempt.map(|attempt| format!(" {attempt}")).unwrap_or_default();
+                write!(f, "   {} {:?}{stage}{attempt}", event.job_id, event.kind)
+            }
+            Self::Report(task, true) => write!(f, "   reads that task {task} has succeeded"),
+            Self::Report(task, false) => write!(f, "   reads a report on task {task}"),
+            Self::Task(task) => write!(f, "   sends task {task}"),
+            Self::Remaining(what) => {
+                write!(f, "** left to do: {}", what.as_deref().unwrap_or("nothing"))
+            }
             Self::Worker(id, what) => write!(f, "   worker {id}: {what}"),
             Self::Term(id, until) => write!(f, "   worker {id} may run until {until:?}"),
             Self::Calm => write!(f, "** the faults are over"),

@@ -6,10 +6,18 @@
 //!         |
 //!      Wire           one for each process: loses, delays and repeats requests of each kind in its own way
 //!         |
-//!   two servers       real engines over one real store in memory, and over those that follow it by failing over
+//!   two servers       real engines over one real store in memory, and over those that follow it by failing over;
+//!         |           each remembers its plan, and in some worlds corrects a wall clock that is set
 //!         |
 //!   gate, watcher     the real gate in front of a sink; a watcher that counts every event
+//!   mqtt-0, 1         the real MQTT window and gate, by turns; a simulated broker
+//!
+//!   consumer-0, 1     the real lane, tenure and job machine, by turns, in a consumer group; a simulated Kafka broker,
+//!                     simulated tables and workers of jobs
 //! ```
+//!
+//! A driver of a machine is simulated, a machine never is: an agent, a gate for MQTT and a consumer are the pure
+//! machines of their crates, driven here as the crate's own driver drives them.
 //!
 //! # How a step works
 //!
@@ -32,27 +40,34 @@
 //! (`entropy`). A log shows no time of the machine. Only the first world of a process is so, therefore each has a
 //! process of its own ([`shrink::world`]).
 //!
-//! What is not simulated: PostgreSQL and its clock (`crates/engine/src/postgres`), HTTP, the agent's driver and keeper
-//! as processes, the MQTT window, the Kafka lane, the job machine. An actor for one of them is a module beside `agent`
-//! with a place in `world`, and its faults are acts of `plan`.
+//! What is not simulated: PostgreSQL but for its clock, HTTP, the agent's driver and keeper as processes, the pump of
+//! the gate for MQTT, partitions by leases, and the ways of tasks to workers. An actor for one of them is a module
+//! beside `agent` with a place in `world`, and its faults are acts of `plan`.
 #![allow(missing_docs, reason = "items whose names say everything need no docs")]
 
 mod agent;
 mod brief;
+mod broker;
 mod chance;
 pub mod chronicle;
+mod consumer;
 mod entropy;
 pub mod invariants;
+mod kafka;
+mod mqtt;
 pub mod plan;
 mod planner;
 pub mod process;
 mod program;
 mod remote;
 mod report;
+mod server;
 pub mod shrink;
 mod sink;
 mod stores;
+mod tables;
 mod virtual_time;
+mod wall;
 mod watcher;
 mod wire;
 mod worker;

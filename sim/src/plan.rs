@@ -8,8 +8,9 @@ use solehold_client::ResourceName;
 use crate::{
     chance::SeededChance,
     program::Asking,
+    stores::REPLICAS,
     wire::{Kind, Weather},
-    world::{AGENTS, CAMERAS, JOBS, PROGRAMS, TTL},
+    world::{AGENTS, CAMERAS, CONSUMERS, GATES, JOBS, PROGRAMS, TTL},
 };
 
 /// How long things go wrong.
@@ -19,7 +20,11 @@ const ACTS: (u64, u64) = (20, 60);
 /// How many scenes there are: acts that rarely come in this order by chance.
 const SCENES: u64 = 8;
 
-/// One of the processes of a world, by its number: programs first, then agents, the gate and the watcher.
+/// How many times something happens to a wall clock.
+const CLOCK_SCENES: u64 = 8;
+
+/// One of the processes of a world, by its number: programs first, then agents, gates for MQTT, consumers, the gate
+/// and the watcher.
 pub type Who = usize;
 
 #[derive(Debug, Clone)]
@@ -50,6 +55,16 @@ pub enum Act {
     LeadBack { who: Who, lasts: Duration },
     /// A worker of an agent ends by itself.
     Crash { who: Who },
+    /// An operator drains an agent for a while: what it holds is moved to the other one.
+    Drain { who: Who, lasts: Duration },
+    /// The MQTT broker loses its connection with the gate.
+    CutBroker,
+    /// Someone sets the wall clock of the store, forward or back.
+    StepClock { ms: i64 },
+    /// A server over a wall clock stands still.
+    StallServer { replica: usize, lasts: Duration },
+    /// A server over a wall clock starts again.
+    RestartServer { replica: usize },
 }
 
 impl fmt::Display for Act {
@@ -66,11 +81,14 @@ pub struct Step {
 
 /// The steps of a world, in order.
 pub struct Plan {
+    /// Whether the store's time is a wall clock's.
+    pub is_by_wall: bool,
     pub steps: Vec<Step>,
 }
 
 impl Plan {
     pub fn of(chance: &SeededChance) -> Self {
+        let is_by_wall = chance.one_in(3);
         let mut drawn = Drawn { chance, steps: Vec::new(), fails_over: chance.one_in(4) };
         for _ in 0..chance.below(ACTS.1 - ACTS.0) + ACTS.0 {
             let at = drawn.moment();
@@ -80,9 +98,12 @@ impl Plan {
             let at = drawn.moment();
             drawn.scene(at);
         }
+        if is_by_wall {
+            (0..chance.below(CLOCK_SCENES)).for_each(|_| drawn.clock_scene());
+        }
         let mut steps = drawn.steps;
         steps.sort_by_key(|step| step.at);
-        Self { steps }
+        Self { is_by_wall, steps }
     }
 
     /// Without the steps of these numbers.
@@ -122,7 +143,7 @@ impl Drawn<'_> {
     }
 
     fn process(&self) -> Who {
-        self.chance.below((PROGRAMS + AGENTS + 2) as u64) as Who
+        self.chance.below((PROGRAMS + AGENTS + GATES + CONSUMERS + 2) as u64) as Who
     }
 
     fn resource(&self) -> ResourceName {
@@ -156,7 +177,7 @@ impl Drawn<'_> {
 
     fn one(&mut self, at: Duration) {
         let who = self.program();
-        let act = match self.chance.below(32) {
+        let act = match self.chance.below(35) {
             0..=8 => self.ask(who),
             9..=10 => Act::Release { who, patience: self.ttls(1) },
             11..=12 => Act::LetGo { who },
@@ -175,12 +196,23 @@ impl Drawn<'_> {
                 Act::Weather { who: self.process(), kind: None, weather: self.weather(), lasts }
             }
             27..=28 => Act::Pause { who: self.process(), lasts: self.ttls(2) },
-            29 => Act::Kill { who: self.holder(), back_after: self.ttls(2) },
+            29 => Act::Kill { who: self.mortal(), back_after: self.ttls(2) },
             30 if self.fails_over && self.chance.one_in(2) => Act::FailOver,
             30 if self.fails_over => Act::LeadBack { who: self.holder(), lasts: self.ttls(2) },
-            _ => Act::Crash { who: PROGRAMS + self.chance.below(AGENTS as u64) as Who },
+            31 => Act::Crash { who: self.agent() },
+            32..=33 => Act::CutBroker,
+            _ => Act::Drain { who: self.agent(), lasts: TTL + self.ttls(1) },
         };
         self.add(at, act);
+    }
+
+    fn agent(&self) -> Who {
+        PROGRAMS + self.chance.below(AGENTS as u64) as Who
+    }
+
+    /// Any process but the gate and the watcher.
+    fn mortal(&self) -> Who {
+        self.chance.below((PROGRAMS + AGENTS + GATES + CONSUMERS) as u64) as Who
     }
 
     /// A program or an agent.
@@ -190,10 +222,11 @@ impl Drawn<'_> {
 
     /// Several acts that belong together.
     fn scene(&mut self, at: Duration) {
-        match self.chance.below(4) {
+        match self.chance.below(5) {
             0 => self.end_slowly_and_cut_off(at),
             1 => self.revoke_and_cut_off(at),
             2 => self.revoke_before_it_is_taken_up(at),
+            3 => self.drain_and_give_to_others(at),
             _ => self.cancel_before_it_arrives(at),
         }
     }
@@ -295,5 +328,63 @@ impl Drawn<'_> {
         }
         let wait = TTL / 6;
         self.add(at + Duration::from_millis(10), Act::Ask { who, what: self.resource(), how, wait });
+    }
+
+    /// The wall clock is set, far or a little.
+    fn clock_scene(&mut self) {
+        let at = self.moment();
+        match self.chance.below(4) {
+            0 => {
+                let ms = self.chance.below(7_200_000) as i64 - 3_600_000;
+                self.add(at, Act::StepClock { ms });
+            }
+            1 => {
+                let ms = if self.chance.one_in(2) { self.little_ms() } else { -self.little_ms() };
+                self.add(at, Act::StepClock { ms });
+                let replica = self.replica();
+                self.add(at + self.ttls(1), Act::StallServer { replica, lasts: self.ttls(1) });
+            }
+            _ => self.set_clock_between_servers(at),
+        }
+    }
+
+    /// A step of a clock that looks honest.
+    fn little_ms(&self) -> i64 {
+        350 + self.chance.below(149) as i64
+    }
+
+    fn replica(&self) -> usize {
+        self.chance.below(REPLICAS as u64) as usize
+    }
+
+    /// The wall clock is set back, and a program renews by it and is cut off. When what it holds has nearly run out,
+    /// the clock is set forward, while one server stands still and another one starts: neither sees both.
+    fn set_clock_between_servers(&mut self, at: Duration) {
+        let who = self.program();
+        self.add(at, Act::Ask { who, what: self.resource(), how: Asking::Repeatedly, wait: TTL });
+        self.add(at, Act::StepClock { ms: -self.little_ms() });
+        let cut = at + TTL / 3 + self.ttls(1) / 4;
+        for kind in [Kind::Heartbeat, Kind::News] {
+            let lasts = TTL * 2;
+            self.add(cut, Act::Weather { who, kind: Some(kind), weather: Weather::Away, lasts });
+        }
+        let set = cut + TTL / 2 + self.ttls(1) / 3;
+        for replica in 0..REPLICAS {
+            self.add(set, Act::StallServer { replica, lasts: TTL / 3 });
+        }
+        let ms = 2 * self.little_ms();
+        self.add(set + Duration::from_millis(100), Act::StepClock { ms });
+        let replica = self.replica();
+        self.add(set + Duration::from_millis(200), Act::RestartServer { replica });
+    }
+
+    /// The other agent is told to take over what an agent has that is drained, while an operator gives it to programs.
+    fn drain_and_give_to_others(&mut self, at: Duration) {
+        self.add(at, Act::Drain { who: self.agent(), lasts: TTL });
+        for (kind, key) in CAMERAS {
+            let what = ResourceName::new(kind, key).expect("good names");
+            let offered = at + self.chance.millis(0, 2_000);
+            self.add(offered, Act::Offer { who: self.program(), what });
+        }
     }
 }

@@ -1,26 +1,43 @@
-//! What a server assigns to a runner: the real plan (`core::placement`), made from the store's rows when it is asked.
+//! What is assigned to agents: the real plan (`core::placement`), which each server makes from the store and remembers
+//! by the server's own rules (`solehold_server::placement`). Making a plan takes a while, in some worlds a long one.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
 
-use solehold_client::{Embedded, ResourceName, assignments::Want};
+use solehold_api::placement::PlannedResource;
+use solehold_client::{
+    ResourceName,
+    assignments::Want,
+    clock::{Clock, VirtualClock},
+};
 use solehold_core::{
     command::Footprint,
     key::{HolderKey, Name},
-    ledger::Ledger,
-    outcome::LeaseView,
-    placement::{self, PendingMove, PlacementResource, Presence, Runner, Snapshot, Step},
-    time::StoreTime,
+    placement::Step,
 };
+use solehold_engine::{Engine, store::ResourceQuery};
+use solehold_server::placement::{KnownRunner, Planned, RememberedPlan, Rows};
+use tokio::sync::Mutex;
 
 use crate::{
     brief::Brief,
-    world::{AGENTS, CAMERAS, agent_name, resource_key, tenant},
+    chance::SeededChance,
+    chronicle::{Chronicle, Happening, PlannedMove},
+    server::Server,
+    virtual_time::pass,
+    world::{CAMERAS, JOBS, tenant},
 };
 
-/// How long a runner has been away, as far as placement cares: longer than any window in which it may return.
-const GONE_MS: u64 = 600_000;
+/// How long a plan takes to make, at most, for a small fleet and for a large one.
+const SMALL_FLEET_MS: u64 = 5;
+const LARGE_FLEET_MS: u64 = 600;
 
-/// What a runner is to acquire, keep and release.
+/// What a runner is to acquire and to keep. The next holder of a resource takes it over, so until then it is kept.
 #[derive(Debug, Default)]
 pub struct Assigned {
     pub acquire: BTreeMap<ResourceName, Want>,
@@ -36,64 +53,101 @@ impl Brief for Assigned {
     }
 }
 
-fn holder(name: &str) -> HolderKey {
+pub fn holder(name: &str) -> HolderKey {
     HolderKey { tenant: tenant(), name: Name::new(name).expect("a good name") }
 }
 
-fn runner(rows: &Ledger, now: StoreTime, name: &str) -> Runner {
-    let key = holder(name);
-    let row = rows.holder(&key);
-    let session = row.and_then(|row| rows.session(row.session?)).filter(|session| session.is_live(now));
-    let capacity = session.and_then(|session| session.capacity).unwrap_or(1);
-    let presence = match session {
-        Some(session) => Presence::Here { up_ms: now.ms_after(session.opened_at), returned: false },
-        None => Presence::Away { gone_ms: GONE_MS },
-    };
-    Runner { presence, ..Runner::new(key, capacity) }
+/// The plans of one server over one store.
+pub struct Planner {
+    clock: Arc<VirtualClock>,
+    chronicle: Arc<Chronicle>,
+    chance: SeededChance,
+    name: String,
+    /// The epoch of its store.
+    epoch: u64,
+    takes_ms: u64,
+    /// Counts what this server did to the registry, for which there is no event.
+    registry: AtomicU64,
+    remembered: Mutex<RememberedPlan>,
 }
 
-fn resource(rows: &Ledger, now: StoreTime, name: &ResourceName) -> PlacementResource {
-    let key = resource_key(name);
-    let mut placed = PlacementResource::new(key.clone());
-    let Some(row) = rows.resource(&key) else { return placed };
-    if let Ok(Some(view)) = LeaseView::of(rows, row, now)
-        && view.ttl_left_ms() > 0
-    {
-        placed.holder = Some(view.lease.holder.clone());
-        placed.held = true;
+impl Planner {
+    pub fn new(
+        name: String,
+        epoch: u64,
+        clock: Arc<VirtualClock>,
+        chronicle: Arc<Chronicle>,
+        chance: SeededChance,
+    ) -> Arc<Self> {
+        let takes_ms = if chance.one_in(2) { LARGE_FLEET_MS } else { SMALL_FLEET_MS };
+        let registry = AtomicU64::new(0);
+        let remembered = Mutex::default();
+        Arc::new(Self { clock, chronicle, chance, name, epoch, takes_ms, registry, remembered })
     }
-    let pending = row.pending.as_ref().filter(|pending| pending.deadline > now);
-    placed.pending = pending
-        .map(|pending| PendingMove { to: pending.holder.clone(), for_ms: now.ms_after(pending.asked_at) });
-    placed
-}
 
-/// Asks a server what is assigned to a runner.
-pub async fn assigned(to: &Embedded, name: &str) -> Result<Assigned, String> {
-    let cameras = CAMERAS.map(|(kind, key)| ResourceName::new(kind, key).expect("good names"));
-    let footprint = Footprint {
-        holders: (0..AGENTS).map(|n| holder(&agent_name(n))).collect(),
-        resources: cameras.iter().map(resource_key).collect(),
-        ..Footprint::default()
-    };
-    let loaded = to.engine().load(&footprint).await.map_err(|error| error.to_string())?;
-    let rows = &loaded.state;
-    let runners = (0..AGENTS).map(|n| runner(rows, loaded.now, &agent_name(n))).collect();
-    let resources = cameras.iter().map(|name| resource(rows, loaded.now, name)).collect();
-    let plan = placement::plan(&Snapshot { runners, resources, ..Snapshot::default() });
-    let mut assigned = Assigned::default();
-    for camera in cameras {
-        let Some(placement) = plan.placement(&resource_key(&camera)) else { continue };
-        let is_held = placement.holder.as_ref().is_some_and(|holder| holder.as_str() == name);
-        let is_target = placement.target.as_ref().is_some_and(|target| target.as_str() == name);
-        let is_now = matches!(placement.step, Step::Acquire | Step::Move | Step::Moving);
-        if is_held {
-            // What another runner takes over is kept until that one asks for it.
-            assigned.keep.insert(camera);
-        } else if is_target && is_now {
-            let want = if placement.holder.is_some() { Want::Moves } else { Want::Free };
-            assigned.acquire.insert(camera, want);
+    /// A runner has changed its status: plans are made again.
+    pub fn registry_changed(&self) {
+        self.registry.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The present plan, as the server's book of plans gives it.
+    pub async fn plan(&self, engine: &Engine, asker: Option<&KnownRunner>) -> Result<Arc<Planned>, String> {
+        let mut remembered = self.remembered.lock().await;
+        let began = self.clock.now();
+        let registry = self.registry.load(Ordering::Relaxed);
+        if let Some(planned) = remembered.recall(began, engine.cursor().revision.0, registry, asker) {
+            return Ok(planned);
+        }
+        let rows = Rows::read(engine, &tenant()).await.map_err(|error| error.to_string())?;
+        pass(self.chance.millis(0, self.takes_ms)).await;
+        let made = Planned::make(rows, &mut remembered.memory().lock());
+        let planned = remembered.keep(made, registry, began, self.clock.now());
+        self.note(&planned);
+        Ok(planned)
+    }
+
+    fn note(&self, planned: &Planned) {
+        let is_now = |step: Step| matches!(step, Step::Move | Step::Moving);
+        let moves = planned.plan.placements.iter().filter(|placement| is_now(placement.step));
+        let moves: Vec<PlannedMove> = moves
+            .filter_map(|placement| {
+                let key = placement.key.clone();
+                Some(PlannedMove { key, from: placement.holder.clone()?, to: placement.target.clone()? })
+            })
+            .collect();
+        if !moves.is_empty() {
+            self.chronicle.note(&self.name, Happening::Plans(self.epoch, planned.revision, moves));
         }
     }
-    Ok(assigned)
+}
+
+/// Asks a server what is assigned to a runner, as the route of the API does.
+pub async fn assigned(to: &Server, name: &str) -> Result<Assigned, String> {
+    let told = |error: solehold_engine::EngineError| error.to_string();
+    let key = holder(name);
+    let footprint = Footprint { holders: vec![key.clone()], ..Footprint::default() };
+    let found = to.engine().load(&footprint).await.map_err(told)?;
+    let asker = KnownRunner::of(&found, &key);
+    let planned = to.planner.plan(to.engine(), asker.as_ref()).await?;
+    let held = ResourceQuery {
+        tenant: Some(tenant()),
+        holder: Some(key.name.clone()),
+        leased: Some(true),
+        undeclared: true,
+        limit: CAMERAS.len() + JOBS.len(),
+        ..ResourceQuery::default()
+    };
+    let leases = to.engine().find_resources(&held).await.map_err(told)?.leases();
+    let answer = planned.assignments(&key.name, &leases, |_| true);
+    let named = |resource: &PlannedResource| {
+        ResourceName::new(&resource.kind, &resource.key).expect("the name of a resource")
+    };
+    let want = |resource: &PlannedResource| match resource.holder {
+        Some(_) => Want::Moves,
+        None => Want::Free,
+    };
+    Ok(Assigned {
+        acquire: answer.acquire.iter().map(|resource| (named(resource), want(resource))).collect(),
+        keep: answer.keep.iter().chain(&answer.release).map(named).collect(),
+    })
 }

@@ -3,9 +3,9 @@
 use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use solehold_api::watch::Cursor;
+use solehold_api::{document::to_document, runners::RunnerAttributes, watch::Cursor};
 use solehold_client::{
-    Authority, AuthorityError, Embedded, LeaseId, Metrics, ResourceName, SessionId, Token,
+    Authority, AuthorityError, LeaseId, Metrics, ResourceName, SessionId, Token,
     authority::{
         AcquireRequest, Attributes, Beat, Completion, GrantedLease, HeartbeatAttempt, HeldLease, Node,
         Opening, Operation, Reply, StateDocument, StateWrite,
@@ -21,8 +21,9 @@ use uuid::Uuid;
 
 use crate::{
     chronicle::Happening,
+    server::Server,
     wire::{Kind, REQUEST_TIMEOUT, Wire},
-    world::tenant,
+    world::{AGENTS, agent_name, tenant},
 };
 
 /// The longest that one call may wait in line or for news.
@@ -55,8 +56,12 @@ impl Remote {
 }
 
 /// Registers the holder as it opens its session, as runners do.
-async fn register(to: &Embedded, opening: &Opening, capacity: u32) {
-    let registration = Registration { site: None, capacity: Some(capacity), attributes: Default::default() };
+async fn register(to: &Server, opening: &Opening, capacity: u32) {
+    let is_agent = (0..AGENTS).any(|n| agent_name(n) == opening.holder.as_str());
+    let kinds = vec![if is_agent { "camera" } else { "job" }.to_owned()];
+    let about = RunnerAttributes { capacity, kinds, ..RunnerAttributes::default() };
+    let attributes = to_document("attributes", &about).expect("a document");
+    let registration = Registration { site: None, capacity: Some(capacity), attributes };
     let open = Command::OpenSession(OpenSession {
         id: opening.id,
         holder: HolderKey { tenant: tenant(), name: opening.holder.clone() },
@@ -68,13 +73,15 @@ async fn register(to: &Embedded, opening: &Opening, capacity: u32) {
         metrics: None,
     });
     // A refusal is told by the repeat, which finds the session, or is refused in the same way.
-    let _ = to.engine().submit(open).await;
+    let _ = to.decide(open).await;
+    to.planner.registry_changed();
 }
 
-/// Writes down how long the store says that a session lives.
+/// Writes down how long a session lives, as far as a holder may trust the store's clock (rules 2 and 4).
 fn promised(wire: &Wire, answer: Reply<Beat>) -> Reply<Beat> {
     if let Ok(Ok(beat)) = &answer {
-        wire.note(Happening::Promised(beat.session.to_string(), beat.ttl_left));
+        let unsure = if beat.slack.is_zero() { Duration::ZERO } else { beat.slack + beat.ttl_left / 50 };
+        wire.note(Happening::Promised(beat.session.to_string(), beat.ttl_left.saturating_sub(unsure)));
     }
     answer
 }
@@ -95,7 +102,7 @@ impl Authority for Remote {
         let opening = opening.clone();
         let capacity = self.capacity;
         let wire = self.wire.clone();
-        let open = move |to: Arc<Embedded>| {
+        let open = move |to: Arc<Server>| {
             let opening = opening.clone();
             let wire = wire.clone();
             async move {
@@ -121,7 +128,7 @@ impl Authority for Remote {
         // A store knows its sets by its own epoch.
         let known = known.filter(|known| known.epoch == Some(self.wire.epoch())).cloned();
         let wire = self.wire.clone();
-        let beat = move |to: Arc<Embedded>| {
+        let beat = move |to: Arc<Server>| {
             let metrics = metrics.clone();
             let sealed = sealed.clone();
             let known = known.clone();
@@ -135,7 +142,7 @@ impl Authority for Remote {
     }
 
     async fn close(&self, session: SessionId) -> Reply<()> {
-        let close = move |to: Arc<Embedded>| async move { to.close(session).await };
+        let close = move |to: Arc<Server>| async move { to.close(session).await };
         self.wire.through(Kind::Close, String::new(), REQUEST_TIMEOUT, close).await?.1
     }
 
@@ -143,7 +150,7 @@ impl Authority for Remote {
         let count = operations.len();
         let kind = Kind::of(&operations);
         let about = described(&operations);
-        let submit = move |to: Arc<Embedded>| {
+        let submit = move |to: Arc<Server>| {
             let operations = operations.clone();
             async move { to.submit(operations).await }
         };
@@ -163,7 +170,7 @@ impl Authority for Remote {
     async fn acquire_waiting(&self, ask: &AcquireRequest, wait: Duration) -> Option<Reply<GrantedLease>> {
         let ask = ask.clone();
         let about = format!("{} as {}", ask.resource, ask.request);
-        let acquire = move |to: Arc<Embedded>| {
+        let acquire = move |to: Arc<Server>| {
             let ask = ask.clone();
             async move { to.acquire_waiting(&ask, wait).await }
         };
@@ -181,7 +188,7 @@ impl Authority for Remote {
         let request = request.clone();
         let about = format!("{resource} as {request}");
         let wire = self.wire.clone();
-        let cancel = move |to: Arc<Embedded>| {
+        let cancel = move |to: Arc<Server>| {
             let resource = resource.clone();
             let holder = holder.clone();
             let request = request.clone();
@@ -201,7 +208,7 @@ impl Authority for Remote {
         let held = held.clone();
         let write = write.clone();
         let about = format!("{} token {}", held.resource, held.token);
-        let write = move |to: Arc<Embedded>| {
+        let write = move |to: Arc<Server>| {
             let held = held.clone();
             let write = write.clone();
             async move { to.write_state(&held, &write).await }
@@ -212,7 +219,7 @@ impl Authority for Remote {
     async fn read_state(&self, resource: &ResourceName) -> Reply<Option<StateDocument>> {
         let resource = resource.clone();
         let about = resource.to_string();
-        let read = move |to: Arc<Embedded>| {
+        let read = move |to: Arc<Server>| {
             let resource = resource.clone();
             async move { to.read_state(&resource).await }
         };
@@ -222,7 +229,7 @@ impl Authority for Remote {
     async fn token_before(&self, resource: &ResourceName, grant: Token) -> Reply<Option<Token>> {
         let resource = resource.clone();
         let about = resource.to_string();
-        let read = move |to: Arc<Embedded>| {
+        let read = move |to: Arc<Server>| {
             let resource = resource.clone();
             async move { to.token_before(&resource, grant).await }
         };
@@ -235,15 +242,13 @@ impl Authority for Remote {
         request: Uuid,
         to: SessionId,
         within: Duration,
-        attributes: &Attributes,
+        _: &Attributes,
     ) -> Reply<LeaseId> {
         let resource = resource.clone();
-        let attributes = attributes.clone();
         let about = format!("{resource} within {within:?}");
-        let ask = move |server: Arc<Embedded>| {
+        let ask = move |server: Arc<Server>| {
             let resource = resource.clone();
-            let attributes = attributes.clone();
-            async move { server.hand_over(&resource, request, to, within, &attributes).await }
+            async move { server.hand_over_planned(&resource, request, to, within).await }
         };
         self.wire.through(Kind::HandOver, about, REQUEST_TIMEOUT, ask).await?.1
     }
@@ -251,7 +256,7 @@ impl Authority for Remote {
     async fn call_off(&self, resource: &ResourceName, pending: LeaseId) -> Reply<()> {
         let resource = resource.clone();
         let about = resource.to_string();
-        let call_off = move |to: Arc<Embedded>| {
+        let call_off = move |to: Arc<Server>| {
             let resource = resource.clone();
             async move { to.call_off(&resource, pending).await }
         };
@@ -267,7 +272,7 @@ impl Authority for Remote {
         let known = known.to_vec();
         // A cursor of another history is no use to a store: it reads the rows.
         let from = from.filter(|_| self.wire.epoch() == 1);
-        let news = move |to: Arc<Embedded>| {
+        let news = move |to: Arc<Server>| {
             let known = known.clone();
             async move { to.news(&known, from, wait).await }
         };
@@ -282,7 +287,7 @@ impl Authority for Remote {
     }
 
     async fn nodes(&self) -> Result<Vec<Node>, AuthorityError> {
-        let nodes = move |to: Arc<Embedded>| async move { to.nodes().await };
+        let nodes = move |to: Arc<Server>| async move { to.nodes().await };
         self.wire.through(Kind::Plan, String::new(), REQUEST_TIMEOUT, nodes).await?.1
     }
 

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use async_trait::async_trait;
 use solehold_api::watch::{Cursor, Ownership, Snapshot, WatchFrame};
 use solehold_client::{
-    AuthorityError, Embedded, ResourceName, Token,
+    AuthorityError, ResourceName, Token,
     gate::{Frames, Gate, GateClock, GateOptions, NoWatch, Source, Verdict},
 };
 use solehold_core::{
@@ -16,37 +16,46 @@ use solehold_core::{
 
 use crate::{
     brief::Brief,
+    broker::Broker,
     chronicle::{Chronicle, Happening},
+    server::Server,
     virtual_time::pass,
     wire::{Kind, REQUEST_TIMEOUT, Wire},
     world::{KINDS, TTL, resource_key, resources},
 };
 
+/// A gate that reaches the servers by this wire.
+pub fn gate_over(wire: &Arc<Wire>) -> Gate {
+    let options = GateOptions {
+        cache_ttl: TTL,
+        refresh_within: REQUEST_TIMEOUT,
+        clock: GateClock(wire.process.clone()),
+        ..GateOptions::new(KINDS).expect("good names")
+    };
+    let source = Arc::new(GateSource { wire: wire.clone() });
+    Gate::open(source, options).expect("good options")
+}
+
 pub struct Sink {
     gate: Gate,
+    broker: Arc<Broker>,
     chronicle: Arc<Chronicle>,
 }
 
 impl Sink {
     /// A sink whose gate reaches the servers by this wire.
-    pub fn new(wire: &Arc<Wire>, chronicle: Arc<Chronicle>) -> Arc<Self> {
-        let options = GateOptions {
-            cache_ttl: TTL,
-            refresh_within: REQUEST_TIMEOUT,
-            clock: GateClock(wire.process.clone()),
-            ..GateOptions::new(KINDS).expect("good names")
-        };
-        let source = Arc::new(GateSource { wire: wire.clone() });
-        Arc::new(Self { gate: Gate::open(source, options).expect("good options"), chronicle })
+    pub fn new(wire: &Arc<Wire>, chronicle: Arc<Chronicle>, broker: Arc<Broker>) -> Arc<Self> {
+        Arc::new(Self { gate: gate_over(wire), broker, chronicle })
     }
 
     pub async fn ready(&self) {
         self.gate.ready().await;
     }
 
-    /// A write arrives.
+    /// A write arrives: at the gate in front of the sink, at the sink without one, and at the MQTT broker.
     pub async fn take(&self, who: &str, resource: &ResourceName, token: u64) {
         self.chronicle.note(who, Happening::Unfenced(resource.clone(), token));
+        self.broker.publish(resource, token);
         let key = resource_key(resource);
         let what = match self.gate.decide(&key, Token(token), None).await {
             Verdict::Admit => Happening::Admitted(resource.clone(), token),
@@ -96,7 +105,7 @@ impl Brief for Opened {
 
 /// Who owns what, read resource by resource: the events since the cursor, which come next, change nothing that is read
 /// here already.
-async fn snapshot(to: &Embedded, at: Cursor, epoch: u64) -> Result<WatchFrame, AuthorityError> {
+async fn snapshot(to: &Server, at: Cursor, epoch: u64) -> Result<WatchFrame, AuthorityError> {
     let mut owned = Vec::new();
     for resource in resources() {
         let key = resource_key(&resource);
@@ -110,13 +119,13 @@ async fn snapshot(to: &Embedded, at: Cursor, epoch: u64) -> Result<WatchFrame, A
 }
 
 async fn open(
-    to: &Embedded,
+    to: &Server,
     tenant: &Name,
     kind: Option<&Name>,
     from: Option<Cursor>,
     epoch: u64,
 ) -> Result<Opened, NoWatch> {
-    let head = Source::head(to).await?;
+    let head = Source::head(&**to).await?;
     if from.is_some_and(|from| from.epoch != epoch) {
         return Err(NoWatch::Compacted);
     }
@@ -132,7 +141,7 @@ async fn open(
 #[async_trait]
 impl Source for GateSource {
     async fn head(&self) -> Result<Cursor, AuthorityError> {
-        let head = |to: Arc<Embedded>| async move { Source::head(&*to).await };
+        let head = |to: Arc<Server>| async move { Source::head(&**to).await };
         let (epoch, head) = self.wire.through(Kind::Head, String::new(), REQUEST_TIMEOUT, head).await?;
         head.map(|head| Cursor { epoch, ..head })
     }
@@ -140,7 +149,7 @@ impl Source for GateSource {
     async fn newest(&self, key: &ResourceKey) -> Result<(MarkLookup, Option<u64>), AuthorityError> {
         let key = key.clone();
         let about = format!("{}/{}", key.kind, key.key);
-        let newest = move |to: Arc<Embedded>| {
+        let newest = move |to: Arc<Server>| {
             let key = key.clone();
             async move { to.newest(&key).await }
         };
@@ -157,7 +166,7 @@ impl Source for GateSource {
         let tenant = tenant.clone();
         let kind = kind.cloned();
         let leads_to = self.wire.epoch();
-        let watch = move |to: Arc<Embedded>| {
+        let watch = move |to: Arc<Server>| {
             let tenant = tenant.clone();
             let kind = kind.clone();
             async move { open(&to, &tenant, kind.as_ref(), from, leads_to).await }

@@ -15,7 +15,7 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use solehold_client::{AuthorityError, Embedded, authority::Operation};
+use solehold_client::{AuthorityError, authority::Operation};
 use tokio::{sync::oneshot, task::AbortHandle, time::Instant};
 
 use crate::{
@@ -23,6 +23,7 @@ use crate::{
     chance::SeededChance,
     chronicle::{Chronicle, Happening},
     process::Process,
+    server::Server,
     stores::{REPLICAS, Stores},
     virtual_time::pass,
 };
@@ -118,6 +119,8 @@ struct Passage {
 
 pub struct Wire {
     pub process: Arc<Process>,
+    /// The name of the key that the process shows.
+    key: Option<&'static str>,
     stores: Arc<Stores>,
     chronicle: Arc<Chronicle>,
     chance: SeededChance,
@@ -154,6 +157,7 @@ fn away(why: &str) -> AuthorityError {
 impl Wire {
     pub fn new(
         process: Arc<Process>,
+        key: Option<&'static str>,
         stores: Arc<Stores>,
         chronicle: Arc<Chronicle>,
         chance: SeededChance,
@@ -161,6 +165,7 @@ impl Wire {
         let epoch = AtomicU64::new(stores.newest());
         Arc::new(Self {
             process,
+            key,
             stores,
             chronicle,
             chance,
@@ -231,7 +236,7 @@ impl Wire {
         kind: Kind,
         about: String,
         within: Duration,
-        request: impl Fn(Arc<Embedded>) -> R + Send + Sync + 'static,
+        request: impl Fn(Arc<Server>) -> R + Send + Sync + 'static,
     ) -> Result<(u64, T), AuthorityError>
     where
         T: Brief + Send + 'static,
@@ -281,14 +286,14 @@ impl Wire {
         kind: Kind,
         about: &str,
         replica: usize,
-        request: &(impl Fn(Arc<Embedded>) -> R + Sync),
+        request: &(impl Fn(Arc<Server>) -> R + Sync),
     ) -> Result<(u64, T), AuthorityError>
     where
         T: Brief,
         R: Future<Output = T> + Send,
     {
         let epoch = self.reached()?;
-        let done = request(self.stores.replica(epoch, replica)).await;
+        let done = request(self.stores.replica(epoch, replica, self.key)).await;
         let shown = format!("{about}: {}", done.brief());
         self.chronicle.note(&self.process.name, Happening::Done(kind, epoch, shown));
         Ok((epoch, done))

@@ -5,21 +5,28 @@ use std::{sync::Arc, time::Duration};
 use parking_lot::Mutex;
 use solehold_client::{LeaseId, ResourceName, SessionId, chance::Chance, clock::VirtualClock};
 use solehold_core::{
-    command::{Claim, Command, HandOver, Target},
+    command::{Claim, Command, HandOver, StatusBy, Target},
     key::{Name, ResourceKey},
     outcome::LeaseView,
+    session::HolderStatus,
 };
 use tokio::time::Instant;
 
 use crate::{
     agent::Agent,
+    broker::Broker,
     chance::SeededChance,
     chronicle::{Chronicle, Happening, Violation},
+    consumer::Consumer,
+    kafka::Kafka,
+    mqtt::{self, MqttGate},
     plan::{Act, CHAOS, Plan, Step, Who},
+    planner,
     process::{DRIFT_PPM_MAX, Process},
     program::{Asking, Program},
     sink::Sink,
     stores::Stores,
+    tables::Tables,
     virtual_time::{pass, pass_until},
     watcher,
     wire::Wire,
@@ -28,6 +35,10 @@ use crate::{
 pub const TTL: Duration = Duration::from_secs(6);
 pub const PROGRAMS: usize = 3;
 pub const AGENTS: usize = 2;
+/// Gates for MQTT, which take turns.
+pub const GATES: usize = 2;
+/// Consumers of a Kafka partition, which take turns.
+pub const CONSUMERS: usize = 2;
 /// How long everything may take to come right when the faults are over.
 const SETTLE: Duration = Duration::from_secs(30);
 /// How often it is looked whether something went wrong.
@@ -41,6 +52,19 @@ pub const CAMERAS: [(&str, &str); 3] = [("camera", "x"), ("camera", "y"), ("came
 pub fn resources() -> impl Iterator<Item = ResourceName> {
     let named = JOBS.into_iter().chain(CAMERAS);
     named.map(|(kind, key)| ResourceName::new(kind, key).expect("good names"))
+}
+
+/// What someone works on when everything is well.
+fn worked_on() -> impl Iterator<Item = ResourceName> {
+    resources().chain([mqtt::shard()])
+}
+
+/// The names of the keys: all programs show one, each agent its own, and the gate and the watcher only read.
+pub const KEYS: [&str; 1 + AGENTS] = ["programs", "agent-0", "agent-1"];
+
+fn key_of(who: Who) -> Option<&'static str> {
+    let number = if who < PROGRAMS { 0 } else { 1 + who - PROGRAMS };
+    KEYS.get(number).copied()
 }
 
 pub fn agent_name(n: usize) -> String {
@@ -70,6 +94,7 @@ enum Inhabitant {
     Nobody,
     Program(Arc<Program>),
     Agent(Agent),
+    MqttGate(Arc<MqttGate>),
 }
 
 /// A process, its wire, and what runs in it.
@@ -84,6 +109,9 @@ struct World {
     stores: Arc<Stores>,
     chance: SeededChance,
     sink: Arc<Sink>,
+    broker: Arc<Broker>,
+    kafka: Arc<Kafka>,
+    tables: Arc<Tables>,
     /// How many leases each program registers for, if it registers.
     capacities: [Option<u32>; PROGRAMS],
     places: Vec<Mutex<Place>>,
@@ -94,7 +122,7 @@ pub async fn run(seed: u64, left_out: &[usize]) -> Story {
     let chance = SeededChance::new(seed);
     let plan = Plan::of(&chance.branch()).without(left_out);
     let began = Instant::now();
-    let world = Arc::new(World::new(chance).await);
+    let world = Arc::new(World::new(chance, plan.is_by_wall).await);
     for Step { at, act } in &plan.steps {
         let due = began + *at;
         while Instant::now() < due && world.chronicle.violation().is_none() {
@@ -120,44 +148,62 @@ pub async fn run(seed: u64, left_out: &[usize]) -> Story {
 }
 
 impl World {
-    async fn new(chance: SeededChance) -> Self {
+    async fn new(chance: SeededChance, is_by_wall: bool) -> Self {
         let clock = Arc::new(VirtualClock::default());
         let chronicle = Arc::new(Chronicle::new());
-        let stores = Arc::new(Stores::new(clock.clone(), chronicle.clone()));
+        let stores = Stores::new(clock.clone(), chronicle.clone(), chance.branch(), is_by_wall).await;
+        let stores = Arc::new(stores);
         let gate = Process::new("gate".to_owned(), clock.clone(), drift(&chance));
-        let gate = Wire::new(gate, stores.clone(), chronicle.clone(), chance.branch());
-        let sink = Sink::new(&gate, chronicle.clone());
+        let gate = Wire::new(gate, None, stores.clone(), chronicle.clone(), chance.branch());
+        let broker = Broker::new(chronicle.clone(), chance.branch());
+        let kafka = Kafka::start(chronicle.clone(), chance.branch());
+        let tables = Tables::new(clock.clone(), chronicle.clone(), chance.branch());
+        let sink = Sink::new(&gate, chronicle.clone(), broker.clone());
         sink.ready().await;
         // The first one can hold everything.
         let capacity = |who| (who > 0 && chance.one_in(2)).then(|| 1 + chance.below(2) as u32);
         let capacities = std::array::from_fn(capacity);
-        let mut world = Self { clock, chronicle, stores, chance, sink, capacities, places: Vec::new() };
-        for who in 0..PROGRAMS + AGENTS {
+        let places = Vec::new();
+        let mut world =
+            Self { clock, chronicle, stores, chance, sink, broker, kafka, tables, capacities, places };
+        for who in 0..PROGRAMS + AGENTS + GATES + CONSUMERS {
             let wire = world.process(who);
             let place = world.started(who, wire).await;
             world.places.push(Mutex::new(place));
         }
         world.places.push(Mutex::new(Place { wire: gate, inhabitant: Inhabitant::Nobody }));
-        let watcher = world.wired("watcher".to_owned());
+        let watcher = world.wired("watcher".to_owned(), None);
         tokio::spawn(watcher::watch(watcher.clone()));
         world.places.push(Mutex::new(Place { wire: watcher, inhabitant: Inhabitant::Nobody }));
         world
     }
 
-    fn wired(&self, name: String) -> Arc<Wire> {
+    fn wired(&self, name: String, key: Option<&'static str>) -> Arc<Wire> {
         let process = Process::new(name, self.clock.clone(), drift(&self.chance));
-        Wire::new(process, self.stores.clone(), self.chronicle.clone(), self.chance.branch())
+        Wire::new(process, key, self.stores.clone(), self.chronicle.clone(), self.chance.branch())
     }
 
     fn process(&self, who: Who) -> Arc<Wire> {
-        self.wired(if who < PROGRAMS { format!("program-{who}") } else { agent_name(who - PROGRAMS) })
+        let name = match who.checked_sub(PROGRAMS) {
+            None => format!("program-{who}"),
+            Some(agent) if agent < AGENTS => agent_name(agent),
+            Some(other) if other < AGENTS + GATES => format!("mqtt-{}", other - AGENTS),
+            Some(other) => format!("consumer-{}", other - AGENTS - GATES),
+        };
+        self.wired(name, key_of(who))
     }
 
     async fn started(&self, who: Who, wire: Arc<Wire>) -> Place {
         let chance = self.chance.branch();
         let chronicle = self.chronicle.clone();
         let sink = self.sink.clone();
-        let inhabitant = if who < PROGRAMS {
+        let inhabitant = if who >= PROGRAMS + AGENTS + GATES {
+            Consumer::start(wire.process.clone(), self.kafka.clone(), self.tables.clone(), chance);
+            Inhabitant::Nobody
+        } else if who >= PROGRAMS + AGENTS {
+            let started = MqttGate::start(&wire, chronicle, self.broker.clone(), chance).await;
+            started.map_or(Inhabitant::Nobody, Inhabitant::MqttGate)
+        } else if who < PROGRAMS {
             let started = Program::start(&wire, chronicle, sink, chance, self.capacities[who]).await;
             started.map_or(Inhabitant::Nobody, Inhabitant::Program)
         } else {
@@ -170,6 +216,9 @@ impl World {
     /// The faults stop; after a while everything must be worked on.
     async fn settle(self: &Arc<Self>) {
         self.chronicle.note("plan", Happening::Calm);
+        for agent in PROGRAMS..PROGRAMS + AGENTS {
+            self.set_status(agent, HolderStatus::Active).await;
+        }
         for (who, place) in self.places.iter().enumerate() {
             let wire = place.lock().wire.clone();
             wire.calms();
@@ -185,14 +234,22 @@ impl World {
                 (0..PROGRAMS).for_each(|who| self.ask_for_all(who));
             }
         }
-        for resource in resources() {
+        self.chronicle.note("plan", Happening::Remaining(self.remaining()));
+        for resource in worked_on() {
             let works = self.chronicle.worker_on(&resource);
             self.chronicle.note("plan", Happening::Outcome(resource, works));
         }
     }
 
+    /// What is left to do with the messages of the partition.
+    fn remaining(&self) -> Option<String> {
+        let (_, messages) = self.kafka.watermarks();
+        self.tables.remaining(messages)
+    }
+
     fn is_settled(&self) -> bool {
-        resources().all(|resource| self.chronicle.worker_on(&resource).is_some())
+        self.remaining().is_none()
+            && worked_on().all(|resource| self.chronicle.worker_on(&resource).is_some())
     }
 
     /// A program asks for whatever nobody works on.
@@ -235,6 +292,11 @@ impl World {
             Act::FailOver => self.fail_over().await,
             Act::LeadBack { who, lasts } => self.lead_back(who, lasts),
             Act::Crash { who } => self.crash(who),
+            Act::CutBroker => self.broker.cut(),
+            Act::StepClock { ms } => self.stores.step_clock(ms),
+            Act::StallServer { replica, lasts } => self.stores.stall(replica, lasts),
+            Act::RestartServer { replica } => self.stores.restart(replica).await,
+            Act::Drain { who, lasts } => self.drain(who, lasts).await,
         }
     }
 
@@ -249,6 +311,7 @@ impl World {
             Inhabitant::Nobody => None,
             Inhabitant::Program(program) => program.session.id(),
             Inhabitant::Agent(agent) => agent.session.id(),
+            Inhabitant::MqttGate(gate) => gate.session.id(),
         }
     }
 
@@ -256,6 +319,24 @@ impl World {
         if let Inhabitant::Agent(agent) = &self.places[who].lock().inhabitant {
             agent.crash();
         }
+    }
+
+    /// An operator drains an agent, and takes it back into service after a while.
+    async fn drain(self: &Arc<Self>, who: Who, lasts: Duration) {
+        self.set_status(who, HolderStatus::Draining).await;
+        let world = self.clone();
+        tokio::spawn(async move {
+            pass(lasts).await;
+            world.set_status(who, HolderStatus::Active).await;
+        });
+    }
+
+    async fn set_status(&self, who: Who, status: HolderStatus) {
+        let holder = planner::holder(&agent_name(who - PROGRAMS));
+        let server = self.stores.operated();
+        // Refused if a store that has lost everything does not know it yet: then it is active there.
+        let _ = server.decide(Command::SetStatus { holder, status, by: StatusBy::Operator }).await;
+        server.planner.registry_changed();
     }
 
     async fn offer(&self, who: Who, what: &ResourceName) {
@@ -330,6 +411,6 @@ impl World {
 }
 
 /// How far a clock goes wrong, in millionths.
-fn drift(chance: &SeededChance) -> i64 {
+pub fn drift(chance: &SeededChance) -> i64 {
     chance.below(2 * DRIFT_PPM_MAX as u64 + 1) as i64 - DRIFT_PPM_MAX
 }
