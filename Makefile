@@ -143,9 +143,9 @@ hostile: ## slow, huge and silent clients by the thousand against one server, wh
 	@$(MAKE) --no-print-directory build
 	@$(STAGE) hostile env $(IN_MEMORY) SOLEHOLD_E2E=full cargo test --workspace --test hostile -- --nocapture --test-threads 1
 
-# `make test` visits the same scopes without `--wider`.
-model: ## every order of messages, crashes and ticks over the real decisions, within bounds; WIDER=2 for larger bounds
-	cargo run --release -p solehold-model -- --wider $(or $(WIDER),1)
+# `make test` visits the scopes in which one thing goes wrong.
+model: ## every order of messages, crashes and ticks over the real decisions, within bounds: half an hour, 2 GB
+	cargo run --release -p solehold-model -- --together
 
 # `make test` runs 20 seeds of it.
 sim: ## the whole system under 2,000 seeds, on a virtual clock; SEEDS=N for more, SEED=N for the story of one

@@ -83,13 +83,17 @@ impl Scope {
         ]
     }
 
-    /// The same with more of everything that it has.
-    #[must_use]
-    pub const fn wider(self, by: u8) -> Self {
-        let ticks = self.ticks + by;
-        let asks = self.asks + by;
-        let repeats = self.repeats + if self.repeats > 0 { by } else { 0 };
-        Self { ticks, asks, repeats, ..self }
+    /// Scopes in which several things go wrong one after the other, in any order: tens of millions of states.
+    pub const fn together() -> [(&'static str, Self); 5] {
+        let [(_, writes), .., (_, waits), (_, sessions)] = Self::all();
+        let all = Self { repeats: 1, crashes: 1, revokes: 1, nominations: 1, ..writes };
+        [
+            ("a crash, a repeated message", Self { revokes: 0, nominations: 0, ..all }),
+            ("a crash, a revocation, a sweeper", Self { repeats: 0, ..all }),
+            ("sessions: a crash, a revocation", Self { crashes: 1, revokes: 1, ..sessions }),
+            ("waiting in line: a crash, a revocation", Self { crashes: 1, revokes: 1, ..waits }),
+            ("all of it", all),
+        ]
     }
 
     /// The name of a client, by number.
