@@ -155,8 +155,8 @@ soak: ## the whole system under new seeds, for as long as there is time: SECONDS
 	cargo run --release -p solehold-sim -- --seconds $(or $(SECONDS),600) --seeds 100000000 --first $$(date +%s)000
 
 # `make test` runs a short form of it. Data is in memory where that is possible, so that the table shows faults and not a
-# busy disk.
-chaos: ## real servers, writers and a gate under every fault, ten minutes; SEED=N, ARGS="--only writer --break gate"
+# busy disk. `WITH_PEERS=1 make deps` installs Patroni and etcd for it; what needs them is left out without.
+chaos: ## real servers, writers and a gate under every fault, a quarter of an hour; SEED=N, ARGS="--only writer --break gate"
 	@$(MAKE) --no-print-directory build
 	@folder="$${CARGO_TARGET_DIR:-target}/debug" && $(STAGE) chaos env $(IN_MEMORY) "$$folder/solehold-chaos" \
 		--plot "$$folder/chaos.svg" $(if $(SEED),--seed $(SEED)) $(ARGS)

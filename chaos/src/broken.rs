@@ -9,6 +9,8 @@ pub enum Broken {
     Gate,
     /// Writers trust their leases for as long as they have something to write.
     Deadline,
+    /// Servers are told that a failover loses nothing, though replication is asynchronous.
+    Lossless,
 }
 
 impl Broken {
@@ -17,6 +19,7 @@ impl Broken {
         match self {
             Self::Gate => "gate",
             Self::Deadline => "deadline",
+            Self::Lossless => "lossless",
         }
     }
 }

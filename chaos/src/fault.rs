@@ -2,11 +2,15 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use futures_util::future::try_join_all;
 use solehold_testkit::{Proxy, wait_for};
 
-use crate::world::{CONNECTIONS, SERVERS, Setup, Standby, WRITERS, World};
+use crate::{
+    patroni,
+    store::{Replication, StoreKind},
+    world::{CONNECTIONS, Replica, SERVERS, Setup, WRITERS, World},
+};
 
 /// How far PostgreSQL's clock jumps.
 const CLOCK_JUMP_SECONDS: i64 = 600;
@@ -14,6 +18,8 @@ const CLOCK_JUMP_SECONDS: i64 = 600;
 const PLACE_WITHIN: Duration = Duration::from_secs(30);
 /// How late each packet is on a slow link, each way.
 const SLOW: Duration = Duration::from_millis(300);
+/// How many resources are granted anew while standbys get nothing of it.
+const GRANTS_UNSEEN: usize = 2;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
@@ -39,6 +45,13 @@ pub enum Fault {
     ClockJumps,
     SynchronousPromoted,
     AsynchronousPromoted,
+    PatroniPostgresKilled,
+    PatroniLeaderKilled,
+    PatroniLeaderPaused,
+    PatroniAsynchronousKilled,
+    PatroniAsynchronousPaused,
+    PatroniStandbysLate,
+    PatroniStandbysLateServersKilled,
 }
 
 /// What a fault is done to. Two faults of one part would undo each other. A later part needs the earlier ones to start.
@@ -58,10 +71,12 @@ pub struct Wound {
     writer: usize,
     /// Connections to PostgreSQL that are kept open, so that there is none left for the servers.
     connections: Vec<tokio_postgres::Client>,
+    /// The node that was Patroni's leader.
+    leader: Option<usize>,
 }
 
 impl Fault {
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 29] = [
         Self::Nothing,
         Self::ServerKilled,
         Self::ServersKilled,
@@ -84,6 +99,13 @@ impl Fault {
         Self::ClockJumps,
         Self::SynchronousPromoted,
         Self::AsynchronousPromoted,
+        Self::PatroniPostgresKilled,
+        Self::PatroniLeaderKilled,
+        Self::PatroniLeaderPaused,
+        Self::PatroniAsynchronousKilled,
+        Self::PatroniAsynchronousPaused,
+        Self::PatroniStandbysLate,
+        Self::PatroniStandbysLateServersKilled,
     ];
 
     /// As the table and the command line have it.
@@ -111,6 +133,15 @@ impl Fault {
             Self::ClockJumps => "PostgreSQL's clock jumps",
             Self::SynchronousPromoted => "synchronous standby promoted",
             Self::AsynchronousPromoted => "asynchronous standby promoted",
+            Self::PatroniPostgresKilled => "Patroni: leader's PostgreSQL killed",
+            Self::PatroniLeaderKilled => "Patroni: leader killed",
+            Self::PatroniLeaderPaused => "Patroni: leader paused",
+            Self::PatroniAsynchronousKilled => "Patroni, asynchronous: leader killed",
+            Self::PatroniAsynchronousPaused => "Patroni, asynchronous: leader paused",
+            Self::PatroniStandbysLate => "Patroni, asynchronous: standbys late, leader killed",
+            Self::PatroniStandbysLateServersKilled => {
+                "Patroni, asynchronous: standbys late, leader and servers killed"
+            }
         }
     }
 
@@ -121,17 +152,50 @@ impl Fault {
 
     /// Whether the two can be done at once.
     pub fn goes_with(self, other: Self) -> bool {
-        self.part() != other.part() && self.part() != Part::Nothing && other.part() != Part::Nothing
+        self.part() != other.part() && [self, other].iter().all(|fault| !fault.is_alone())
+    }
+
+    /// Whether it goes with no other, since it waits for something that another would keep from happening.
+    fn is_alone(self) -> bool {
+        matches!(
+            self,
+            Self::Nothing | Self::PatroniStandbysLate | Self::PatroniStandbysLateServersKilled
+        )
     }
 
     /// Adds what the fault needs.
     pub fn prepare(self, setup: Setup) -> Setup {
         match self {
-            Self::SynchronousPromoted => Setup { standby: Some(Standby::Synchronous), ..setup },
-            Self::AsynchronousPromoted => Setup { standby: Some(Standby::Asynchronous), ..setup },
             Self::ClockJumps => Setup { has_own_clock: true, ..setup },
-            _ => setup,
+            _ => Setup { store: self.store().unwrap_or(setup.store), ..setup },
         }
+    }
+
+    /// The store that it needs, unless any would do.
+    fn store(self) -> Option<StoreKind> {
+        use Replication::{Asynchronous, Synchronous};
+        match self {
+            Self::SynchronousPromoted => Some(StoreKind::Standby(Synchronous)),
+            Self::AsynchronousPromoted => Some(StoreKind::Standby(Asynchronous)),
+            Self::PatroniPostgresKilled | Self::PatroniLeaderKilled | Self::PatroniLeaderPaused => {
+                Some(StoreKind::Patroni(Synchronous))
+            }
+            Self::PatroniAsynchronousKilled
+            | Self::PatroniAsynchronousPaused
+            | Self::PatroniStandbysLate
+            | Self::PatroniStandbysLateServersKilled => Some(StoreKind::Patroni(Asynchronous)),
+            _ => None,
+        }
+    }
+
+    /// What this machine lacks for it, if anything.
+    pub fn lacks(self) -> Option<String> {
+        let packages = match self.store() {
+            Some(StoreKind::Patroni(_)) => patroni::missing_packages(),
+            _ => Vec::new(),
+        };
+        let is_missing = !packages.is_empty();
+        is_missing.then(|| format!("not installed (Debian's packages): {}", packages.join(", ")))
     }
 
     /// What it is done to.
@@ -155,7 +219,14 @@ impl Fault {
             | Self::ConnectionsExhausted
             | Self::ClockJumps
             | Self::SynchronousPromoted
-            | Self::AsynchronousPromoted => Part::Database,
+            | Self::AsynchronousPromoted
+            | Self::PatroniPostgresKilled
+            | Self::PatroniLeaderKilled
+            | Self::PatroniLeaderPaused
+            | Self::PatroniAsynchronousKilled
+            | Self::PatroniAsynchronousPaused
+            | Self::PatroniStandbysLate
+            | Self::PatroniStandbysLateServersKilled => Part::Database,
         }
     }
 
@@ -164,13 +235,11 @@ impl Fault {
     pub async fn begin(self, world: &mut World, turn: usize) -> Result<Wound> {
         let server = turn % SERVERS;
         let writer = world.busiest_writer().await.unwrap_or(turn % WRITERS);
-        let mut wound = Wound { server, writer, connections: Vec::new() };
+        let mut wound = Wound { server, writer, connections: Vec::new(), leader: None };
         match self {
             Self::Nothing => {}
             Self::ServerKilled => world.servers[server].kill().await?,
-            Self::ServersKilled => {
-                try_join_all(world.servers.iter_mut().map(|server| server.kill())).await?;
-            }
+            Self::ServersKilled => kill_all(&mut world.servers).await?,
             Self::ServerPaused => world.servers[server].program()?.pause().await?,
             Self::ServersRestarted => {
                 for server in &mut world.servers {
@@ -196,30 +265,70 @@ impl Fault {
             Self::DatabaseCut => cut(&world.servers[server].database).await,
             Self::DatabaseSlow => database_links(world).for_each(|link| link.latency(SLOW)),
             Self::DatabaseHalfOpen => database_links(world).for_each(Proxy::stall_responses),
-            Self::DatabaseKilled => world.postgres.kill9().await?,
+            Self::DatabaseKilled => world.store.primary()?.kill9().await?,
             Self::ConnectionsExhausted => wound.connections = exhaust(world).await?,
             Self::ClockJumps => {
                 let sign = if turn.is_multiple_of(2) { 1 } else { -1 };
-                world.postgres.set_clock_offset(sign * CLOCK_JUMP_SECONDS)?;
+                world.store.primary()?.set_clock_offset(sign * CLOCK_JUMP_SECONDS)?;
             }
             Self::SynchronousPromoted | Self::AsynchronousPromoted => {
-                world.postgres.kill9().await?;
-                world.standby.as_ref().context("a standby")?.promote().await?;
+                world.store.primary()?.kill9().await?;
+                world.store.standby()?.promote().await?;
+            }
+            Self::PatroniPostgresKilled
+            | Self::PatroniLeaderKilled
+            | Self::PatroniLeaderPaused
+            | Self::PatroniAsynchronousKilled
+            | Self::PatroniAsynchronousPaused
+            | Self::PatroniStandbysLate
+            | Self::PatroniStandbysLateServersKilled => {
+                wound.leader = Some(self.begin_at_leader(world).await?)
             }
         }
         Ok(wound)
     }
 
-    /// Waits for what the fault brings about, where that is a takeover.
-    pub async fn works(self, world: &World, wound: &Wound) {
+    /// Does to Patroni's leader what the fault does, and gives the number of its node.
+    async fn begin_at_leader(self, world: &mut World) -> Result<usize> {
+        let cluster = world.store.patroni()?;
+        let leader = cluster.leader().await?;
+        match self {
+            Self::PatroniPostgresKilled => cluster.kill_postgres(leader).await?,
+            Self::PatroniLeaderPaused | Self::PatroniAsynchronousPaused => cluster.pause(leader).await?,
+            Self::PatroniStandbysLate | Self::PatroniStandbysLateServersKilled => {
+                cluster.hold_replication(leader);
+                world.is_granted_anew(GRANTS_UNSEEN).await?;
+                let unseen = cluster.newest_event(leader).await?;
+                cluster.kill(leader).await?;
+                if self == Self::PatroniStandbysLateServersKilled {
+                    kill_all(&mut world.servers).await?;
+                }
+                let next = cluster.has_failed_over(leader).await?;
+                let is_kept = cluster.has_event(next, &unseen).await?;
+                ensure!(!is_kept, "the failover has lost no commit, so nothing is shown");
+                // They have seen nothing of what is lost. Leases of holders that have may still be live.
+                start_all(&mut world.servers).await?;
+            }
+            _ => cluster.kill(leader).await?,
+        }
+        Ok(leader)
+    }
+
+    /// Waits for what the fault brings about, where that is a takeover or a failover.
+    pub async fn works(self, world: &World, wound: &Wound) -> Result<()> {
         if matches!(self.part(), Part::Writers | Part::Links) && self != Self::WritersSlow {
             world.is_taken_over(wound.writer).await;
         }
+        // Where PostgreSQL alone was killed, Patroni starts it again, which is quicker than a failover.
+        if let Some(leader) = wound.leader.filter(|_| self != Self::PatroniPostgresKilled) {
+            world.store.patroni()?.has_failed_over(leader).await?;
+        }
+        Ok(())
     }
 
     /// Ends what [`Self::begin`] began.
     pub async fn heal(self, world: &mut World, wound: Wound) -> Result<()> {
-        let Wound { server, writer, connections } = wound;
+        let Wound { server, writer, connections, leader } = wound;
         drop(connections);
         match self {
             Self::Nothing
@@ -227,7 +336,7 @@ impl Fault {
             | Self::SynchronousPromoted
             | Self::AsynchronousPromoted => {}
             Self::ServerKilled | Self::ServersKilled => {
-                try_join_all(world.servers.iter_mut().map(|server| server.start_again())).await?;
+                start_all(&mut world.servers).await?;
             }
             Self::ServerPaused => world.servers[server].program()?.resume()?,
             Self::WriterKilled => world.writers[writer].client.process.start().await?,
@@ -244,11 +353,36 @@ impl Fault {
             Self::DatabaseCut | Self::DatabaseSlow | Self::DatabaseHalfOpen | Self::ConnectionsExhausted => {
                 restore(database_links(world)).await?;
             }
-            Self::DatabaseKilled => world.postgres.start_again().await?,
-            Self::ClockJumps => world.postgres.set_clock_offset(0)?,
+            Self::DatabaseKilled => world.store.primary()?.start_again().await?,
+            Self::ClockJumps => world.store.primary()?.set_clock_offset(0)?,
+            Self::PatroniPostgresKilled => world.store.patroni()?.is_whole().await?,
+            Self::PatroniLeaderPaused | Self::PatroniAsynchronousPaused => {
+                let cluster = world.store.patroni()?;
+                cluster.resume(leader.context("a leader")?)?;
+                cluster.is_whole().await?;
+            }
+            Self::PatroniLeaderKilled
+            | Self::PatroniAsynchronousKilled
+            | Self::PatroniStandbysLate
+            | Self::PatroniStandbysLateServersKilled => {
+                let cluster = world.store.patroni()?;
+                let leader = leader.context("a leader")?;
+                cluster.let_replicate(leader).await?;
+                cluster.start_again(leader).await?;
+                cluster.is_whole().await?;
+            }
         }
         Ok(())
     }
+}
+
+async fn kill_all(servers: &mut [Replica]) -> Result<()> {
+    try_join_all(servers.iter_mut().map(Replica::kill)).await.map(drop)
+}
+
+/// Starts those that do not run.
+async fn start_all(servers: &mut [Replica]) -> Result<()> {
+    try_join_all(servers.iter_mut().map(Replica::start_again)).await.map(drop)
 }
 
 fn writer_links(world: &World) -> impl Iterator<Item = &Proxy> {
@@ -278,9 +412,10 @@ async fn exhaust(world: &World) -> Result<Vec<tokio_postgres::Client>> {
         link.cut().await;
     }
     let mut taken = Vec::new();
+    let database = world.store.primary()?;
     while taken.len() < CONNECTIONS {
         // The places of connections that were cut are free a moment later.
-        let place = wait_for("a place", PLACE_WITHIN, async || world.postgres.connect().await.ok());
+        let place = wait_for("a place", PLACE_WITHIN, async || database.connect().await.ok());
         taken.push(place.await?);
     }
     restore(database_links(world)).await?;

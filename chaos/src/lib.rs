@@ -3,11 +3,12 @@
 //!
 //! ```text
 //!   writer 1 ─┐          ┌─ server 1 ─┐
-//!   writer 2 ─┼─ links ──┤            ├─ links ── PostgreSQL (── standby)
+//!   writer 2 ─┼─ links ──┤            ├─ links ── PostgreSQL (── standbys)
 //!   writer 3 ─┘          └─ server 2 ─┘
 //!       └──── links ── sink behind the gate ── links ── servers
 //!
 //!   world      these processes and links, and how they are started
+//!   store      what the servers keep leases in: PostgreSQL alone, with a standby, or a Patroni cluster of three
 //!   fault      what is done to them, one by one and in pairs
 //!   section    one world under one fault, from its start to its judgement
 //!   history    what each process recorded; judge: what must hold in it
@@ -20,16 +21,19 @@
 #![allow(missing_docs, reason = "fields and variants whose names say everything need no docs")]
 
 pub mod broken;
+mod etcd;
 pub mod fault;
 pub mod history;
 pub mod judge;
 pub mod lock_set;
+mod patroni;
 pub mod plot;
 pub mod power_loss;
 pub mod process;
 pub mod report;
 pub mod section;
 pub mod sink;
+pub mod store;
 mod watcher;
 pub mod world;
 pub mod writer;

@@ -66,7 +66,7 @@ async fn strike(world: &mut World, faults: &[Fault], turn: usize) -> Result<()> 
     }
     world.lasts(world.setup.ttl * 3 / 2).await;
     for (fault, wound) in &wounds {
-        fault.works(world, wound).await;
+        fault.works(world, wound).await?;
     }
     for (fault, wound) in wounds.into_iter().rev() {
         fault.heal(world, wound).await?;

@@ -72,6 +72,7 @@ pub type LastWrites = BTreeMap<String, LastWrite>;
 pub struct LastWrite {
     /// Nanoseconds since boot.
     pub at: u64,
+    pub token: u64,
     pub id: String,
 }
 
@@ -117,7 +118,9 @@ async fn arrive(State(sink): State<Sink>, request: Request, next: Next) -> Resul
 async fn take(State(sink): State<Sink>, headers: HeaderMap) -> Result<(), StatusCode> {
     let write = shown(&headers).ok_or(StatusCode::BAD_REQUEST)?;
     let mut last = sink.last.lock();
-    last.insert(write.resource.clone(), LastWrite { at: BootTime::now().as_nanos(), id: write.id.clone() });
+    let now = BootTime::now().as_nanos();
+    let written = LastWrite { at: now, token: write.token, id: write.id.clone() };
+    last.insert(write.resource.clone(), written);
     sink.recorder.taken(write).map_err(|_| StatusCode::INTERNAL_SERVER_ERROR)
 }
 

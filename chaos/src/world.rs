@@ -1,4 +1,4 @@
-//! Two servers over one PostgreSQL, three writers and a sink, each a process, and a proxy on every link between them.
+//! Two servers over one store, three writers and a sink, each a process, and a proxy on every link between them.
 
 use std::{
     net::SocketAddr,
@@ -9,13 +9,14 @@ use std::{
 use anyhow::{Context, Result};
 use futures_util::future::{join_all, try_join_all};
 use solehold_clock::{AlarmClock as _, BootClock, BootTime};
-use solehold_testkit::{Postgres, Program, Proxy, Solehold, SoleholdBuilder, TempDir, free_port, wait_for};
+use solehold_testkit::{Program, Proxy, Solehold, SoleholdBuilder, TempDir, free_port, wait_for};
 
 use crate::{
     broken::Broken,
     history::History,
     process::Process,
     sink::{self, LastWrite, SinkClient},
+    store::{Store, StoreKind},
     watcher::Watcher,
     writer,
 };
@@ -26,18 +27,10 @@ pub const WRITERS: usize = 3;
 pub const CONNECTIONS: usize = 80;
 const RESOURCES: usize = 6;
 
-/// The longest ttl that the servers grant, and so how long they grant nothing after a failover that may have lost
-/// something.
-const TTL_MAX: &str = "5s";
+/// Of each server in the report of a failure.
+const LOG_LINES: usize = 40;
 /// Long enough for a busy machine, and far shorter than for ever.
 const RECOVERS_WITHIN: Duration = Duration::from_secs(90);
-
-/// Whether PostgreSQL has a standby.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Standby {
-    Synchronous,
-    Asynchronous,
-}
 
 /// What a world is made of.
 #[derive(Debug, Clone)]
@@ -46,16 +39,29 @@ pub struct Setup {
     pub program: PathBuf,
     pub ttl: Duration,
     pub broken: Option<Broken>,
-    pub standby: Option<Standby>,
+    pub store: StoreKind,
     /// Whether PostgreSQL has a wall clock that can be set.
     pub has_own_clock: bool,
+}
+
+impl Setup {
+    /// Nothing special: two servers over one PostgreSQL.
+    pub fn new(program: PathBuf, ttl: Duration, broken: Option<Broken>) -> Self {
+        Self { program, ttl, broken, store: StoreKind::Alone, has_own_clock: false }
+    }
+
+    /// The longest ttl that the servers grant, and so how long they grant nothing after a failover that may have lost
+    /// something.
+    fn ttl_max(&self) -> Duration {
+        self.ttl * 5 / 3
+    }
 }
 
 /// A server at an address of its own, or the place of one that was killed.
 pub struct Replica {
     builder: SoleholdBuilder,
     running: Option<Solehold>,
-    /// To the primary, and to the standby if there is one.
+    /// To each PostgreSQL.
     pub database: Vec<Proxy>,
 }
 
@@ -78,8 +84,7 @@ pub struct World {
     pub gate: Client,
     watcher: Option<Watcher>,
     pub servers: Vec<Replica>,
-    pub postgres: Postgres,
-    pub standby: Option<Postgres>,
+    pub store: Store,
     sink: SinkClient,
     folder: TempDir,
 }
@@ -88,10 +93,9 @@ impl World {
     /// Starts everything, and waits until every resource is written.
     pub async fn start(setup: Setup) -> Result<Self> {
         let folder = TempDir::new()?;
-        let (postgres, standby) = databases(&setup).await?;
+        let store = Store::start(&setup).await?;
         let addresses: Vec<SocketAddr> = (0..SERVERS).map(|_| free_address()).collect::<Result<_>>()?;
-        let servers =
-            addresses.iter().map(|address| Replica::start(*address, &postgres, standby.as_ref(), &setup));
+        let servers = addresses.iter().map(|address| Replica::start(*address, &store, &setup));
         let servers = try_join_all(servers).await?;
         let direct: Vec<String> = addresses.iter().map(|address| format!("http://{address}")).collect();
         let watcher = Watcher::start(&direct, folder.path()).await?;
@@ -104,7 +108,7 @@ impl World {
         try_join_all(writers.iter_mut().map(|writer| writer.client.process.start())).await?;
         let sink = SinkClient::new(&format!("http://{sink_address}"))?;
         let watcher = Some(watcher);
-        let world = Self { setup, writers, gate, watcher, servers, postgres, standby, sink, folder };
+        let world = Self { setup, writers, gate, watcher, servers, store, sink, folder };
         world.is_written().await?;
         Ok(world)
     }
@@ -117,6 +121,19 @@ impl World {
             last.values().filter(|write| write.at > since).count() == RESOURCES
         };
         wait_for("every resource to be written", RECOVERS_WITHIN, written).await.with_context(|| self.logs())
+    }
+
+    /// Waits until this many resources are written under newer tokens than now.
+    pub async fn is_granted_anew(&self, resources: usize) -> Result<()> {
+        let before = self.sink.last().await?;
+        let granted = async || {
+            let last = self.sink.last().await.unwrap_or_default();
+            let is_newer = |name: &String, write: &LastWrite| {
+                before.get(name).is_none_or(|before| before.token < write.token)
+            };
+            last.iter().filter(|(name, write)| is_newer(name, write)).count() >= resources
+        };
+        wait_for("new grants", RECOVERS_WITHIN, granted).await.with_context(|| self.logs())
     }
 
     /// The number of the writer that wrote most resources last, and so holds them.
@@ -155,30 +172,25 @@ impl World {
         let running = self.servers.iter().filter_map(|server| server.running.as_ref());
         let logs = running.map(|server| {
             let logs = server.logs();
-            let lines: Vec<&str> = logs.lines().collect();
-            lines[lines.len().saturating_sub(30)..].join("\n")
+            // Requests that were refused by the hundred would leave no room for the cause.
+            let lines: Vec<&str> = logs.lines().filter(|line| !line.contains("http::around")).collect();
+            lines[lines.len().saturating_sub(LOG_LINES)..].join("\n")
         });
-        logs.collect::<Vec<_>>().join("\n---\n")
+        logs.chain(self.store.logs()).collect::<Vec<_>>().join("\n---\n")
     }
 }
 
 impl Replica {
-    async fn start(
-        address: SocketAddr,
-        postgres: &Postgres,
-        standby: Option<&Postgres>,
-        setup: &Setup,
-    ) -> Result<Self> {
-        let databases = [Some(postgres), standby].into_iter().flatten();
-        let database = try_join_all(databases.map(|database| Proxy::start(database.addr()))).await?;
+    async fn start(address: SocketAddr, store: &Store, setup: &Setup) -> Result<Self> {
+        let database = try_join_all(store.hosts().into_iter().map(Proxy::start)).await?;
         let hosts: Vec<String> = database.iter().map(|link| link.addr().to_string()).collect();
         let url = format!("postgres://postgres@{}/postgres?target_session_attrs=read-write", hosts.join(","));
-        let failover = if setup.standby == Some(Standby::Synchronous) { "lossless" } else { "lossy" };
+        let is_lossless = setup.store.is_lossless() || setup.broken == Some(Broken::Lossless);
         let builder = Solehold::builder()
             .engine(&url)
             .listen(address)
-            .env("SOLEHOLD_FAILOVER", failover)
-            .env("SOLEHOLD_TTL_MAX", TTL_MAX)
+            .env("SOLEHOLD_FAILOVER", if is_lossless { "lossless" } else { "lossy" })
+            .env("SOLEHOLD_TTL_MAX", format!("{}ms", setup.ttl_max().as_millis()))
             .env("SOLEHOLD_LIMITS_REQUESTS_PER_SECOND", "0");
         let running = Some(builder.start().await?);
         Ok(Self { builder, running, database })
@@ -212,33 +224,6 @@ impl Replica {
         }
         self.start_again().await
     }
-}
-
-async fn databases(setup: &Setup) -> Result<(Postgres, Option<Postgres>)> {
-    let connections = CONNECTIONS.to_string();
-    let mut builder = Postgres::builder().setting("max_connections", &connections);
-    if setup.has_own_clock {
-        builder = builder.fake_clock();
-    }
-    let primary = builder.start().await?;
-    let Some(kind) = setup.standby else { return Ok((primary, None)) };
-    let standby =
-        Postgres::builder().setting("max_connections", &connections).standby_of(&primary).start().await?;
-    let client = primary.connect().await?;
-    let wanted = match kind {
-        Standby::Synchronous => {
-            client.batch_execute("ALTER SYSTEM SET synchronous_standby_names = '*'").await?;
-            client.batch_execute("SELECT pg_reload_conf()").await?;
-            "sync"
-        }
-        Standby::Asynchronous => "async",
-    };
-    let sql = "SELECT 1 FROM pg_stat_replication WHERE state = 'streaming' AND sync_state = $1";
-    wait_for("the standby to follow", RECOVERS_WITHIN, async || {
-        client.query_opt(sql, &[&wanted]).await.ok().flatten().is_some()
-    })
-    .await?;
-    Ok((primary, Some(standby)))
 }
 
 async fn links(addresses: &[SocketAddr]) -> Result<(Vec<Proxy>, String)> {

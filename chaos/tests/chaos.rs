@@ -15,8 +15,7 @@ const TTL: Duration = Duration::from_secs(3);
 /// The faults begin once, together.
 async fn once(faults: &[Fault], broken: Option<Broken>) -> Result<Section> {
     let program = env!("CARGO_BIN_EXE_solehold-chaos").into();
-    let setup = Setup { program, ttl: TTL, broken, standby: None, has_own_clock: false };
-    section::run(setup, faults, Duration::ZERO).await
+    section::run(Setup::new(program, TTL, broken), faults, Duration::ZERO).await
 }
 
 /// Nothing that must not happen has happened.

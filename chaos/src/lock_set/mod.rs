@@ -6,7 +6,6 @@
 //! at their lease again before they write: that makes the window smaller and does not close it.
 
 mod client;
-mod etcd;
 mod lock;
 mod store;
 
@@ -22,7 +21,7 @@ pub use self::{
     client::{ClientOptions, run as run_client},
     store::{StoreOptions, run as run_store},
 };
-use crate::process::Process;
+use crate::{etcd, process::Process};
 
 /// How long a lock outlives a client that is paused, as in Jepsen's test.
 pub const TTL: Duration = Duration::from_secs(2);

@@ -11,25 +11,34 @@ alive() {
 }
 
 family() {
-    echo "$pid"
-    cat "/proc/$pid/task/$pid/children"
+    echo "$1"
+    cat "/proc/$1/task/$1/children"
 }
 
-if [ -n "$pid" ]; then
+# Sends the signal $1 to the process $2, and kills it with its children if it still runs after five seconds.
+end() {
     # A paused server must first be able to hear the signal.
-    kill -s "$1" "$pid"
-    kill -s CONT $(family)
+    kill -s "$1" "$2"
+    kill -s CONT $(family "$2")
     looks=0
-    while alive "$pid" && [ $looks -lt 500 ]; do
+    while alive "$2" && [ $looks -lt 500 ]; do
         looks=$((looks + 1))
         sleep 0.01
     done
-    if alive "$pid"; then
+    if alive "$2"; then
         # Stopped, it starts no more children while we count them.
-        kill -s STOP "$pid"
-        kill -s KILL $(family)
+        kill -s STOP "$2"
+        kill -s KILL $(family "$2")
     fi
+}
+
+if [ -n "$pid" ]; then
+    end "$1" "$pid"
     # libfaketime leaves these.
     rm -f "/dev/shm/faketime_shm_$pid" "/dev/shm/sem.faketime_sem_$pid"
+fi
+# A PostgreSQL that Patroni has started is no child of it, and outlives it.
+if read -r postmaster <"$2/data/postmaster.pid" && [ "/proc/$postmaster/cwd" -ef "$2/data" ]; then
+    end QUIT "$postmaster"
 fi
 rm -rf "$2"

@@ -10,15 +10,15 @@ use crate::server::User;
 
 /// The programs of one PostgreSQL version.
 #[derive(Clone, Debug)]
-pub(super) struct Install {
+pub(crate) struct Install {
     bin: PathBuf,
     /// Another user than ours, since PostgreSQL refuses to run as root.
-    pub(super) user: Option<User>,
+    pub(crate) user: Option<User>,
 }
 
 impl Install {
     /// By `pg_config`, then Debian's folders from the newest version down, then `PATH`.
-    pub(super) fn find() -> Result<Self> {
+    pub(crate) fn find() -> Result<Self> {
         let bin = from_pg_config()
             .into_iter()
             .chain(from_debian())
@@ -29,7 +29,7 @@ impl Install {
     }
 
     /// The path of one of its programs.
-    pub(super) fn program(&self, name: &str) -> PathBuf {
+    pub(crate) fn program(&self, name: &str) -> PathBuf {
         self.bin.join(name)
     }
 
