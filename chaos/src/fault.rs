@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use futures_util::future::try_join_all;
-use solehold_testkit::{Proxy, wait_for};
+use solehold_testkit::{Proxy, SmallDisk, wait_for};
 
 use crate::{
     patroni,
     store::{Replication, StoreKind},
-    world::{CONNECTIONS, Replica, SERVERS, Setup, WRITERS, World},
+    world::{CONNECTIONS, Replica, Setup, WRITERS, World},
 };
 
 /// How far PostgreSQL's clock jumps.
@@ -20,6 +20,9 @@ const PLACE_WITHIN: Duration = Duration::from_secs(30);
 const SLOW: Duration = Duration::from_millis(300);
 /// How many resources are granted anew while standbys get nothing of it.
 const GRANTS_UNSEEN: usize = 2;
+/// What a server logs when it cannot write, and when it can again.
+const DISK_IS_FULL: &str = "the journal cannot be written";
+const DISK_HAS_ROOM: &str = "the journal can be written again";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
@@ -52,6 +55,7 @@ pub enum Fault {
     PatroniAsynchronousPaused,
     PatroniStandbysLate,
     PatroniStandbysLateServersKilled,
+    DiskFull,
 }
 
 /// What a fault is done to. Two faults of one part would undo each other. A later part needs the earlier ones to start.
@@ -76,7 +80,7 @@ pub struct Wound {
 }
 
 impl Fault {
-    pub const ALL: [Self; 29] = [
+    pub const ALL: [Self; 30] = [
         Self::Nothing,
         Self::ServerKilled,
         Self::ServersKilled,
@@ -106,6 +110,7 @@ impl Fault {
         Self::PatroniAsynchronousPaused,
         Self::PatroniStandbysLate,
         Self::PatroniStandbysLateServersKilled,
+        Self::DiskFull,
     ];
 
     /// As the table and the command line have it.
@@ -142,6 +147,7 @@ impl Fault {
             Self::PatroniStandbysLateServersKilled => {
                 "Patroni, asynchronous: standbys late, leader and servers killed"
             }
+            Self::DiskFull => "disk full",
         }
     }
 
@@ -159,7 +165,10 @@ impl Fault {
     fn is_alone(self) -> bool {
         matches!(
             self,
-            Self::Nothing | Self::PatroniStandbysLate | Self::PatroniStandbysLateServersKilled
+            Self::Nothing
+                | Self::DiskFull
+                | Self::PatroniStandbysLate
+                | Self::PatroniStandbysLateServersKilled
         )
     }
 
@@ -184,18 +193,22 @@ impl Fault {
             | Self::PatroniAsynchronousPaused
             | Self::PatroniStandbysLate
             | Self::PatroniStandbysLateServersKilled => Some(StoreKind::Patroni(Asynchronous)),
+            Self::DiskFull => Some(StoreKind::Embedded),
             _ => None,
         }
     }
 
     /// What this machine lacks for it, if anything.
     pub fn lacks(self) -> Option<String> {
-        let packages = match self.store() {
-            Some(StoreKind::Patroni(_)) => patroni::missing_packages(),
-            _ => Vec::new(),
-        };
-        let is_missing = !packages.is_empty();
-        is_missing.then(|| format!("not installed (Debian's packages): {}", packages.join(", ")))
+        match self.store()? {
+            StoreKind::Patroni(_) => {
+                let packages = patroni::missing_packages();
+                let is_missing = !packages.is_empty();
+                is_missing.then(|| format!("not installed (Debian's packages): {}", packages.join(", ")))
+            }
+            StoreKind::Embedded => SmallDisk::mount(1 << 20).err().map(|error| format!("{error:#}")),
+            StoreKind::Alone | StoreKind::Standby(_) => None,
+        }
     }
 
     /// What it is done to.
@@ -226,14 +239,15 @@ impl Fault {
             | Self::PatroniAsynchronousKilled
             | Self::PatroniAsynchronousPaused
             | Self::PatroniStandbysLate
-            | Self::PatroniStandbysLateServersKilled => Part::Database,
+            | Self::PatroniStandbysLateServersKilled
+            | Self::DiskFull => Part::Database,
         }
     }
 
     /// Begins. `turn` counts the times, so that it is another server's turn each time. The writer is one that holds
     /// something, as otherwise nothing would happen.
     pub async fn begin(self, world: &mut World, turn: usize) -> Result<Wound> {
-        let server = turn % SERVERS;
+        let server = turn % world.servers.len();
         let writer = world.busiest_writer().await.unwrap_or(turn % WRITERS);
         let mut wound = Wound { server, writer, connections: Vec::new(), leader: None };
         match self {
@@ -283,6 +297,11 @@ impl Fault {
             | Self::PatroniStandbysLate
             | Self::PatroniStandbysLateServersKilled => {
                 wound.leader = Some(self.begin_at_leader(world).await?)
+            }
+            Self::DiskFull => {
+                let stops = world.printed(DISK_IS_FULL);
+                world.store.disk()?.fill()?;
+                world.prints(DISK_IS_FULL, stops + 1).await?;
             }
         }
         Ok(wound)
@@ -355,6 +374,12 @@ impl Fault {
             }
             Self::DatabaseKilled => world.store.primary()?.start_again().await?,
             Self::ClockJumps => world.store.primary()?.set_clock_offset(0)?,
+            Self::DiskFull => {
+                let starts = world.printed(DISK_HAS_ROOM);
+                world.store.disk()?.free()?;
+                // Without a restart.
+                world.prints(DISK_HAS_ROOM, starts + 1).await?;
+            }
             Self::PatroniPostgresKilled => world.store.patroni()?.is_whole().await?,
             Self::PatroniLeaderPaused | Self::PatroniAsynchronousPaused => {
                 let cluster = world.store.patroni()?;

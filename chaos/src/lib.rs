@@ -8,7 +8,8 @@
 //!       └──── links ── sink behind the gate ── links ── servers
 //!
 //!   world      these processes and links, and how they are started
-//!   store      what the servers keep leases in: PostgreSQL alone, with a standby, or a Patroni cluster of three
+//!   store      what the servers keep leases in: PostgreSQL alone, with a standby, a Patroni cluster of three, or a data
+//!              folder
 //!   fault      what is done to them, one by one and in pairs
 //!   section    one world under one fault, from its start to its judgement
 //!   history    what each process recorded; judge: what must hold in it

@@ -3,13 +3,15 @@
 use std::{net::SocketAddr, time::Duration};
 
 use anyhow::{Context, Result};
-use solehold_testkit::{Postgres, wait_for};
+use solehold_testkit::{Postgres, SmallDisk, wait_for};
 
 use crate::{
     patroni::PatroniCluster,
-    world::{CONNECTIONS, Setup},
+    world::{CONNECTIONS, SERVERS, Setup},
 };
 
+/// More than the store and its log need in a minute.
+const DISK_BYTES: usize = 96 << 20;
 /// How long a standby may take to follow.
 const FOLLOWS_WITHIN: Duration = Duration::from_secs(90);
 
@@ -22,6 +24,8 @@ pub enum StoreKind {
     Standby(Replication),
     /// Three PostgreSQL that Patroni promotes.
     Patroni(Replication),
+    /// The embedded store of one server, on a small disk.
+    Embedded,
 }
 
 /// Whether commits wait for a standby.
@@ -32,6 +36,11 @@ pub enum Replication {
 }
 
 impl StoreKind {
+    /// How many servers there can be: a data folder is one process's (rule 24).
+    pub fn servers(self) -> usize {
+        if self == Self::Embedded { 1 } else { SERVERS }
+    }
+
     /// Whether everything that was answered is there after a failover.
     pub fn is_lossless(self) -> bool {
         matches!(self, Self::Standby(Replication::Synchronous) | Self::Patroni(Replication::Synchronous))
@@ -42,6 +51,7 @@ impl StoreKind {
 pub enum Store {
     Postgres { primary: Postgres, standby: Option<Postgres> },
     Patroni(PatroniCluster),
+    Embedded(SmallDisk),
 }
 
 impl Store {
@@ -55,6 +65,7 @@ impl Store {
                 Ok(Self::Postgres { primary, standby })
             }
             StoreKind::Patroni(replication) => Ok(Self::Patroni(PatroniCluster::start(replication).await?)),
+            StoreKind::Embedded => Ok(Self::Embedded(SmallDisk::mount(DISK_BYTES)?)),
         }
     }
 
@@ -65,6 +76,7 @@ impl Store {
                 std::iter::once(primary).chain(standby).map(Postgres::addr).collect()
             }
             Self::Patroni(cluster) => cluster.hosts().collect(),
+            Self::Embedded(_) => Vec::new(),
         }
     }
 
@@ -72,7 +84,7 @@ impl Store {
     pub fn primary(&self) -> Result<&Postgres> {
         match self {
             Self::Postgres { primary, .. } => Ok(primary),
-            Self::Patroni(_) => anyhow::bail!("Patroni decides which one is the primary"),
+            _ => anyhow::bail!("the world has no PostgreSQL that runs alone"),
         }
     }
 
@@ -87,7 +99,14 @@ impl Store {
     pub fn patroni(&self) -> Result<&PatroniCluster> {
         match self {
             Self::Patroni(cluster) => Ok(cluster),
-            Self::Postgres { .. } => anyhow::bail!("the world has no Patroni cluster"),
+            _ => anyhow::bail!("the world has no Patroni cluster"),
+        }
+    }
+
+    pub fn disk(&self) -> Result<&SmallDisk> {
+        match self {
+            Self::Embedded(disk) => Ok(disk),
+            _ => anyhow::bail!("the world has no embedded store"),
         }
     }
 

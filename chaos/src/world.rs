@@ -21,6 +21,7 @@ use crate::{
     writer,
 };
 
+/// Over PostgreSQL.
 pub const SERVERS: usize = 2;
 pub const WRITERS: usize = 3;
 /// That PostgreSQL allows: few, so that they can be used up.
@@ -94,7 +95,8 @@ impl World {
     pub async fn start(setup: Setup) -> Result<Self> {
         let folder = TempDir::new()?;
         let store = Store::start(&setup).await?;
-        let addresses: Vec<SocketAddr> = (0..SERVERS).map(|_| free_address()).collect::<Result<_>>()?;
+        let addresses: Vec<SocketAddr> =
+            (0..setup.store.servers()).map(|_| free_address()).collect::<Result<_>>()?;
         let servers = addresses.iter().map(|address| Replica::start(*address, &store, &setup));
         let servers = try_join_all(servers).await?;
         let direct: Vec<String> = addresses.iter().map(|address| format!("http://{address}")).collect();
@@ -152,6 +154,19 @@ impl World {
         let _ = wait_for("a takeover", self.setup.ttl * 5, is_gone).await;
     }
 
+    /// How many lines with this in them the servers have printed, each since it was started.
+    pub fn printed(&self, text: &str) -> usize {
+        self.servers.iter().map(|server| server.printed(text)).sum()
+    }
+
+    /// Waits until there are this many of them.
+    pub async fn prints(&self, text: &str, lines: usize) -> Result<()> {
+        let printed = async || self.printed(text) >= lines;
+        wait_for(&format!("\"{text}\" in the log"), RECOVERS_WITHIN, printed)
+            .await
+            .with_context(|| self.logs())
+    }
+
     /// Lets this much time pass.
     pub async fn lasts(&self, time: Duration) {
         BootClock.wait_until(BootTime::now().plus(time)).await;
@@ -186,8 +201,11 @@ impl Replica {
         let hosts: Vec<String> = database.iter().map(|link| link.addr().to_string()).collect();
         let url = format!("postgres://postgres@{}/postgres?target_session_attrs=read-write", hosts.join(","));
         let is_lossless = setup.store.is_lossless() || setup.broken == Some(Broken::Lossless);
-        let builder = Solehold::builder()
-            .engine(&url)
+        let builder = match store {
+            Store::Embedded(disk) => Solehold::builder().data_dir(disk.path().join("data")),
+            Store::Postgres { .. } | Store::Patroni(_) => Solehold::builder().engine(&url),
+        };
+        let builder = builder
             .listen(address)
             .env("SOLEHOLD_FAILOVER", if is_lossless { "lossless" } else { "lossy" })
             .env("SOLEHOLD_TTL_MAX", format!("{}ms", setup.ttl_max().as_millis()))
@@ -199,6 +217,14 @@ impl Replica {
     /// The server that runs.
     pub fn program(&self) -> Result<&Program> {
         self.running.as_deref().context("the server does not run")
+    }
+
+    /// How many lines it has printed, since it was started, that have this in them.
+    pub fn printed(&self, text: &str) -> usize {
+        self.running
+            .iter()
+            .map(|server| server.logs().lines().filter(|line| line.contains(text)).count())
+            .sum()
     }
 
     /// SIGKILL.

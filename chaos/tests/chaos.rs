@@ -37,6 +37,11 @@ async fn postgres_is_killed_and_writes_are_late() -> Result<()> {
     check(&once(&[Fault::DatabaseKilled, Fault::WritesLate], None).await?)
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn the_disk_of_an_embedded_store_is_full() -> Result<()> {
+    check(&once(&[Fault::DiskFull], None).await?)
+}
+
 /// The writer is paused for longer than its leases last: others take over, and it goes on writing when it is resumed.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_writer_that_trusts_its_lease_for_ever_is_found_out() -> Result<()> {

@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use common::{BINARY, SOON, ask, command, ran, run, server, write};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
-use solehold_testkit::{Postgres, Program, Solehold, TempDir, free_port, wait_for};
+use solehold_testkit::{Postgres, Program, SmallDisk, Solehold, TempDir, free_port, wait_for};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::net::TcpStream;
 use tokio::process::{Child, ChildStdout};
@@ -286,33 +286,13 @@ async fn what_was_answered_survives_sigkill_amid_a_thousand_acquires() -> Result
     Ok(())
 }
 
-/// A small disk of its own, in memory.
-struct Disk(TempDir);
-
-impl Disk {
-    fn of(bytes: usize) -> Result<Self> {
-        let place = TempDir::new()?;
-        let size = format!("size={bytes}");
-        let mut mount = std::process::Command::new("mount");
-        let mounted = mount.args(["-t", "tmpfs", "-o", &size, "tmpfs"]).arg(place.path()).status()?.success();
-        anyhow::ensure!(mounted, "this test mounts a small disk and needs to be allowed to");
-        Ok(Self(place))
-    }
-}
-
-impl Drop for Disk {
-    fn drop(&mut self) {
-        let _ = std::process::Command::new("umount").arg("-l").arg(self.0.path()).status();
-    }
-}
-
 /// Killed while the disk is full, it starts all the same: reads are answered, writes are refused with the reason, and
 /// it goes on by itself when there is room.
 #[tokio::test]
 async fn a_full_disk_does_not_keep_it_from_starting_and_is_named_to_those_who_write() -> Result<()> {
-    let disk = Disk::of(2 << 20)?;
-    let data = disk.0.path().join("data");
-    let ballast = disk.0.path().join("ballast");
+    let disk = SmallDisk::mount(2 << 20)?;
+    let data = disk.path().join("data");
+    let ballast = disk.path().join("ballast");
     std::fs::write(&ballast, vec![0; 1 << 20])?;
     let http = reqwest::Client::builder().no_proxy().build()?;
     let lease = |url: &str, number: usize| format!("{url}/api/v1/resources/job/{number}/lease");
@@ -338,7 +318,7 @@ async fn a_full_disk_does_not_keep_it_from_starting_and_is_named_to_those_who_wr
         }
     }
     assert!(!tokens.is_empty());
-    let mut filler = std::fs::File::create(disk.0.path().join("filler"))?;
+    let mut filler = std::fs::File::create(disk.path().join("filler"))?;
     while std::io::Write::write_all(&mut filler, &[0; 512]).is_ok() {}
     full.kill9().await?;
 
@@ -368,10 +348,10 @@ async fn a_full_disk_does_not_keep_it_from_starting_and_is_named_to_those_who_wr
 
 #[tokio::test]
 async fn a_full_disk_at_the_first_start_is_named_and_is_no_fault_of_the_configuration() -> Result<()> {
-    let disk = Disk::of(64 << 10)?;
+    let disk = SmallDisk::mount(64 << 10)?;
     for left in [0, 4 << 10, 16 << 10, 32 << 10] {
-        let data = disk.0.path().join("data");
-        let filler = disk.0.path().join("filler");
+        let data = disk.path().join("data");
+        let filler = disk.path().join("filler");
         std::fs::write(&filler, vec![0; (64 << 10) - left])?;
         let data_dir = data.display().to_string();
         let ran = run(["serve", "--listen", "127.0.0.1:0", "--data-dir", &data_dir]).await?;

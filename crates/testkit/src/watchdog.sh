@@ -41,4 +41,8 @@ fi
 if read -r postmaster <"$2/data/postmaster.pid" && [ "/proc/$postmaster/cwd" -ef "$2/data" ]; then
     end QUIT "$postmaster"
 fi
+# The folder of a small disk.
+if mountpoint -q "$2"; then
+    umount -l "$2"
+fi
 rm -rf "$2"
