@@ -156,6 +156,7 @@ soak: ## the whole system under new seeds, for as long as there is time: SECONDS
 
 # `make test` runs a short form of it. Data is in memory where that is possible, so that the table shows faults and not a
 # busy disk. `WITH_PEERS=1 make deps` installs Patroni and etcd for it; what needs them is left out without.
+# `ARGS="--older $$(scripts/older-solehold REVISION)"` adds a rolling upgrade from that revision and back.
 chaos: ## real servers, writers and a gate under every fault, a quarter of an hour; SEED=N, ARGS="--only writer --break gate"
 	@$(MAKE) --no-print-directory build
 	@folder="$${CARGO_TARGET_DIR:-target}/debug" && $(STAGE) chaos env $(IN_MEMORY) "$$folder/solehold-chaos" \

@@ -11,6 +11,8 @@ pub enum Broken {
     Deadline,
     /// Servers are told that a failover loses nothing, though replication is asynchronous.
     Lossless,
+    /// Servers show certificates of an authority that nobody trusts yet.
+    Trust,
 }
 
 impl Broken {
@@ -20,6 +22,7 @@ impl Broken {
             Self::Gate => "gate",
             Self::Deadline => "deadline",
             Self::Lossless => "lossless",
+            Self::Trust => "trust",
         }
     }
 }

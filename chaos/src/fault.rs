@@ -56,6 +56,9 @@ pub enum Fault {
     PatroniStandbysLate,
     PatroniStandbysLateServersKilled,
     DiskFull,
+    CertificatesReplaced,
+    AuthorityReplaced,
+    Upgraded,
 }
 
 /// What a fault is done to. Two faults of one part would undo each other. A later part needs the earlier ones to start.
@@ -80,7 +83,7 @@ pub struct Wound {
 }
 
 impl Fault {
-    pub const ALL: [Self; 30] = [
+    pub const ALL: [Self; 33] = [
         Self::Nothing,
         Self::ServerKilled,
         Self::ServersKilled,
@@ -111,6 +114,9 @@ impl Fault {
         Self::PatroniStandbysLate,
         Self::PatroniStandbysLateServersKilled,
         Self::DiskFull,
+        Self::CertificatesReplaced,
+        Self::AuthorityReplaced,
+        Self::Upgraded,
     ];
 
     /// As the table and the command line have it.
@@ -148,12 +154,20 @@ impl Fault {
                 "Patroni, asynchronous: standbys late, leader and servers killed"
             }
             Self::DiskFull => "disk full",
+            Self::CertificatesReplaced => "certificates replaced",
+            Self::AuthorityReplaced => "certificates and authority replaced",
+            Self::Upgraded => "rolling upgrade and back",
         }
     }
 
     /// Whether it can be done to a world only once.
     pub fn is_final(self) -> bool {
         matches!(self, Self::SynchronousPromoted | Self::AsynchronousPromoted)
+    }
+
+    /// Whether no holder may lose a lease by it.
+    pub fn keeps_leases(self) -> bool {
+        matches!(self, Self::CertificatesReplaced | Self::AuthorityReplaced | Self::Upgraded)
     }
 
     /// Whether the two can be done at once.
@@ -167,6 +181,9 @@ impl Fault {
             self,
             Self::Nothing
                 | Self::DiskFull
+                | Self::CertificatesReplaced
+                | Self::AuthorityReplaced
+                | Self::Upgraded
                 | Self::PatroniStandbysLate
                 | Self::PatroniStandbysLateServersKilled
         )
@@ -176,6 +193,8 @@ impl Fault {
     pub fn prepare(self, setup: Setup) -> Setup {
         match self {
             Self::ClockJumps => Setup { has_own_clock: true, ..setup },
+            Self::CertificatesReplaced | Self::AuthorityReplaced => Setup { has_tls: true, ..setup },
+            Self::Upgraded => Setup { starts_older: true, ..setup },
             _ => Setup { store: self.store().unwrap_or(setup.store), ..setup },
         }
     }
@@ -199,7 +218,10 @@ impl Fault {
     }
 
     /// What this machine lacks for it, if anything.
-    pub fn lacks(self) -> Option<String> {
+    pub fn lacks(self, setup: &Setup) -> Option<String> {
+        if self == Self::Upgraded && setup.older.is_none() {
+            return Some("no older version: --older FILE".to_owned());
+        }
         match self.store()? {
             StoreKind::Patroni(_) => {
                 let packages = patroni::missing_packages();
@@ -215,9 +237,13 @@ impl Fault {
     pub fn part(self) -> Part {
         match self {
             Self::Nothing => Part::Nothing,
-            Self::ServerKilled | Self::ServersKilled | Self::ServerPaused | Self::ServersRestarted => {
-                Part::Servers
-            }
+            Self::ServerKilled
+            | Self::ServersKilled
+            | Self::ServerPaused
+            | Self::ServersRestarted
+            | Self::CertificatesReplaced
+            | Self::AuthorityReplaced
+            | Self::Upgraded => Part::Servers,
             Self::WriterKilled | Self::WriterPaused => Part::Writers,
             Self::WriterCut
             | Self::WritersSlow
@@ -298,6 +324,9 @@ impl Fault {
             | Self::PatroniStandbysLateServersKilled => {
                 wound.leader = Some(self.begin_at_leader(world).await?)
             }
+            Self::CertificatesReplaced => world.replace_certificates().await?,
+            Self::AuthorityReplaced => world.add_authority().await?,
+            Self::Upgraded => world.upgrade().await?,
             Self::DiskFull => {
                 let stops = world.printed(DISK_IS_FULL);
                 world.store.disk()?.fill()?;
@@ -374,6 +403,9 @@ impl Fault {
             }
             Self::DatabaseKilled => world.store.primary()?.start_again().await?,
             Self::ClockJumps => world.store.primary()?.set_clock_offset(0)?,
+            Self::CertificatesReplaced => {}
+            Self::AuthorityReplaced => world.drop_authority().await?,
+            Self::Upgraded => world.go_back().await?,
             Self::DiskFull => {
                 let starts = world.printed(DISK_HAS_ROOM);
                 world.store.disk()?.free()?;

@@ -10,7 +10,9 @@
 //!   world      these processes and links, and how they are started
 //!   store      what the servers keep leases in: PostgreSQL alone, with a standby, a Patroni cluster of three, or a data
 //!              folder
+//!   servers    how writers, sink and watcher reach them; certificates: what they show and whom clients trust
 //!   fault      what is done to them, one by one and in pairs
+//!   replacing  certificates and programs, replaced while everything runs
 //!   section    one world under one fault, from its start to its judgement
 //!   history    what each process recorded; judge: what must hold in it
 //!   report     the figures of all sections as a table; plot: as a picture
@@ -22,6 +24,7 @@
 #![allow(missing_docs, reason = "fields and variants whose names say everything need no docs")]
 
 pub mod broken;
+mod certificates;
 mod etcd;
 pub mod fault;
 pub mod history;
@@ -31,8 +34,10 @@ mod patroni;
 pub mod plot;
 pub mod power_loss;
 pub mod process;
+mod replacing;
 pub mod report;
 pub mod section;
+pub mod servers;
 pub mod sink;
 pub mod store;
 mod watcher;

@@ -72,6 +72,9 @@ struct Options {
     /// Break the system on purpose: the run then has to fail
     #[arg(long = "break")]
     broken: Option<Broken>,
+    /// An older `solehold` binary, to which servers are changed back one by one
+    #[arg(long)]
+    older: Option<PathBuf>,
     /// Leave the lock-set workload out
     #[arg(long)]
     no_lock_set: bool,
@@ -121,11 +124,12 @@ async fn chaos(options: Options) -> Result<ExitCode> {
     eprintln!("chaos: --seed {seed}");
     let program = std::env::current_exe()?;
     let ttl = Duration::from_millis(options.ttl_ms);
-    let setup = Setup::new(program.clone(), ttl, options.broken);
+    let older = options.older.clone();
+    let setup = Setup { older, ..Setup::new(program.clone(), ttl, options.broken) };
     let lasts = Duration::from_secs(options.seconds);
     let mut sections = Vec::new();
     let mut is_right = true;
-    for faults in plan(&options, seed) {
+    for faults in plan(&options, &setup, seed) {
         match section::run(setup.clone(), &faults, lasts).await {
             Ok(section) => {
                 tell(&section);
@@ -161,11 +165,11 @@ async fn power_loss(options: PowerLossOptions) -> Result<ExitCode> {
 }
 
 /// Each fault alone, and then pairs that a seed chooses. What this machine has not installed is left out and named.
-fn plan(options: &Options, seed: u64) -> Vec<Vec<Fault>> {
+fn plan(options: &Options, setup: &Setup, seed: u64) -> Vec<Vec<Fault>> {
     let is_wanted = |fault: &Fault| options.only.as_ref().is_none_or(|only| fault.name().contains(only));
     let mut plan: Vec<Vec<Fault>> = Vec::new();
     for fault in Fault::ALL.into_iter().filter(is_wanted) {
-        match fault.lacks() {
+        match fault.lacks(setup) {
             None => plan.push(vec![fault]),
             Some(what) => eprintln!("chaos: {}: left out, {what}", fault.name()),
         }
@@ -175,8 +179,9 @@ fn plan(options: &Options, seed: u64) -> Vec<Vec<Fault>> {
     }
     let mut chance = StdRng::seed_from_u64(seed);
     let mut any = || Fault::ALL[chance.random_range(0..Fault::ALL.len())];
-    let pairs = std::iter::repeat_with(|| [any(), any()])
-        .filter(|[one, other]| one.goes_with(*other) && one.lacks().is_none() && other.lacks().is_none());
+    let pairs = std::iter::repeat_with(|| [any(), any()]).filter(|[one, other]| {
+        one.goes_with(*other) && one.lacks(setup).is_none() && other.lacks(setup).is_none()
+    });
     plan.extend(pairs.take(options.pairs).map(Vec::from));
     plan
 }

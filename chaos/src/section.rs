@@ -52,7 +52,12 @@ pub async fn run(setup: Setup, faults: &[Fault], lasts: Duration) -> Result<Sect
         strikes += 1;
     }
     let history = world.finish().await.with_context(|| name.clone())?;
-    Ok(Section { name, strikes, figures: Figures::of(&history), violations: judge::judge(&history) })
+    let figures = Figures::of(&history);
+    let mut violations = judge::judge(&history);
+    if faults.iter().all(|fault| fault.keeps_leases()) {
+        violations.extend(judge::keeps_leases(figures.takeovers.len()));
+    }
+    Ok(Section { name, strikes, figures, violations })
 }
 
 /// All begin, last for longer than any lease, and are healed; then everything has to be written again. What needs most

@@ -26,7 +26,7 @@ use clap::Args;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use solehold_client::{
-    Http, HttpConfig,
+    Http,
     gate::{Gate, GateLayer, GateOptions, RESOURCE, TOKEN},
 };
 use solehold_clock::BootTime;
@@ -35,6 +35,7 @@ use tokio::net::TcpListener;
 use crate::{
     broken::Broken,
     history::{Outcome, Recorder, Write},
+    servers::ServersOptions,
     writer::KIND,
 };
 
@@ -53,8 +54,8 @@ const WRITE_WITHIN: Duration = Duration::from_secs(60);
 pub struct SinkOptions {
     #[arg(long)]
     pub listen: SocketAddr,
-    #[arg(long, value_delimiter = ',')]
-    pub servers: Vec<String>,
+    #[command(flatten)]
+    pub servers: ServersOptions,
     /// The file in which the gate keeps its marks
     #[arg(long)]
     pub memory: PathBuf,
@@ -90,7 +91,7 @@ pub async fn run(options: SinkOptions) -> Result<()> {
     };
     let mut writes = Router::new().route("/writes", put(take)).with_state(sink.clone());
     if options.broken != Some(Broken::Gate) {
-        writes = writes.layer(gate_layer(KIND, &options.servers, Some(&options.memory))?);
+        writes = writes.layer(gate_layer(KIND, options.servers.connect()?, Some(&options.memory))?);
     }
     let writes = writes.layer(middleware::from_fn_with_state(sink.clone(), arrive));
     let progress = Router::new().route("/last", get(last)).with_state(sink);
@@ -100,8 +101,7 @@ pub async fn run(options: SinkOptions) -> Result<()> {
 }
 
 /// The product's gate, which learns from these servers.
-pub fn gate_layer(kind: &str, servers: &[String], memory: Option<&Path>) -> Result<GateLayer> {
-    let authority = Arc::new(Http::new(HttpConfig::new(servers))?);
+pub fn gate_layer(kind: &str, authority: Arc<Http>, memory: Option<&Path>) -> Result<GateLayer> {
     let memory = memory.map(Path::to_owned);
     let options = GateOptions { cache_ttl: CACHE_TTL, memory, ..GateOptions::new([kind])? };
     Ok(GateLayer::new(Arc::new(Gate::open(authority, options)?)))

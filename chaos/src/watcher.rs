@@ -34,13 +34,18 @@ pub struct Watcher {
 
 impl Watcher {
     /// Watches from now on; what is granted after this returns is seen.
-    pub async fn start(servers: &[String], history: &Path) -> Result<Self> {
-        let authority = Arc::new(Http::new(HttpConfig::new(servers))?);
+    pub async fn start(config: HttpConfig, history: &Path) -> Result<Self> {
+        let authority = Arc::new(Http::new(config)?);
         let (sender, mut seen) = watch::channel(None);
         let recorder = Recorder::create(history, "watcher")?;
         let task = tokio::spawn(follow(authority.clone(), recorder, sender));
         seen.wait_for(Option::is_some).await?;
         Ok(Self { authority, seen, task })
+    }
+
+    /// Goes on as this says, as after a change of whom to trust.
+    pub fn reconfigure(&self, config: &HttpConfig) -> Result<()> {
+        Ok(self.authority.reconfigure(config)?)
     }
 
     /// Waits until it has seen everything up to now, and ends.

@@ -13,8 +13,10 @@ use solehold_testkit::{Program, Proxy, Solehold, SoleholdBuilder, TempDir, free_
 
 use crate::{
     broken::Broken,
+    certificates::{Certificates, ServerFiles},
     history::History,
     process::Process,
+    servers::ServersOptions,
     sink::{self, LastWrite, SinkClient},
     store::{Store, StoreKind},
     watcher::Watcher,
@@ -43,12 +45,27 @@ pub struct Setup {
     pub store: StoreKind,
     /// Whether PostgreSQL has a wall clock that can be set.
     pub has_own_clock: bool,
+    /// Whether the servers speak TLS.
+    pub has_tls: bool,
+    /// An older `solehold` binary.
+    pub older: Option<PathBuf>,
+    /// Whether the servers start as that one.
+    pub starts_older: bool,
 }
 
 impl Setup {
     /// Nothing special: two servers over one PostgreSQL.
     pub fn new(program: PathBuf, ttl: Duration, broken: Option<Broken>) -> Self {
-        Self { program, ttl, broken, store: StoreKind::Alone, has_own_clock: false }
+        Self {
+            program,
+            ttl,
+            broken,
+            store: StoreKind::Alone,
+            has_own_clock: false,
+            has_tls: false,
+            older: None,
+            starts_older: false,
+        }
     }
 
     /// The longest ttl that the servers grant, and so how long they grant nothing after a failover that may have lost
@@ -60,6 +77,7 @@ impl Setup {
 
 /// A server at an address of its own, or the place of one that was killed.
 pub struct Replica {
+    pub address: SocketAddr,
     builder: SoleholdBuilder,
     running: Option<Solehold>,
     /// To each PostgreSQL.
@@ -86,6 +104,9 @@ pub struct World {
     watcher: Option<Watcher>,
     pub servers: Vec<Replica>,
     pub store: Store,
+    pub(crate) certificates: Option<Certificates>,
+    /// How this process reaches the servers: without links.
+    pub(crate) direct: ServersOptions,
     sink: SinkClient,
     folder: TempDir,
 }
@@ -97,10 +118,18 @@ impl World {
         let store = Store::start(&setup).await?;
         let addresses: Vec<SocketAddr> =
             (0..setup.store.servers()).map(|_| free_address()).collect::<Result<_>>()?;
-        let servers = addresses.iter().map(|address| Replica::start(*address, &store, &setup));
+        let certificates = setup.has_tls.then(|| Certificates::create(folder.path(), addresses.len()));
+        let certificates = certificates.transpose()?;
+        let servers = addresses.iter().enumerate().map(|(number, address)| {
+            let files = certificates.as_ref().map(|certificates| certificates.of(number));
+            Replica::start(*address, &store, files, &setup)
+        });
         let servers = try_join_all(servers).await?;
-        let direct: Vec<String> = addresses.iter().map(|address| format!("http://{address}")).collect();
-        let watcher = Watcher::start(&direct, folder.path()).await?;
+        let direct = ServersOptions {
+            servers: addresses.iter().map(|address| url(&setup, *address)).collect(),
+            ca_cert: certificates.as_ref().map(Certificates::trusted),
+        };
+        let watcher = Watcher::start(direct.config()?, folder.path()).await?;
         let sink_address = free_address()?;
         let mut gate = gate(&setup, folder.path(), &addresses, sink_address).await?;
         gate.process.start().await?;
@@ -110,7 +139,8 @@ impl World {
         try_join_all(writers.iter_mut().map(|writer| writer.client.process.start())).await?;
         let sink = SinkClient::new(&format!("http://{sink_address}"))?;
         let watcher = Some(watcher);
-        let world = Self { setup, writers, gate, watcher, servers, store, sink, folder };
+        let world =
+            Self { setup, writers, gate, watcher, servers, store, certificates, direct, sink, folder };
         world.is_written().await?;
         Ok(world)
     }
@@ -167,6 +197,10 @@ impl World {
             .with_context(|| self.logs())
     }
 
+    pub(crate) fn watcher(&self) -> Result<&Watcher> {
+        self.watcher.as_ref().context("the watcher has finished")
+    }
+
     /// Lets this much time pass.
     pub async fn lasts(&self, time: Duration) {
         BootClock.wait_until(BootTime::now().plus(time)).await;
@@ -196,7 +230,12 @@ impl World {
 }
 
 impl Replica {
-    async fn start(address: SocketAddr, store: &Store, setup: &Setup) -> Result<Self> {
+    async fn start(
+        address: SocketAddr,
+        store: &Store,
+        files: Option<ServerFiles>,
+        setup: &Setup,
+    ) -> Result<Self> {
         let database = try_join_all(store.hosts().into_iter().map(Proxy::start)).await?;
         let hosts: Vec<String> = database.iter().map(|link| link.addr().to_string()).collect();
         let url = format!("postgres://postgres@{}/postgres?target_session_attrs=read-write", hosts.join(","));
@@ -210,8 +249,18 @@ impl Replica {
             .env("SOLEHOLD_FAILOVER", if is_lossless { "lossless" } else { "lossy" })
             .env("SOLEHOLD_TTL_MAX", format!("{}ms", setup.ttl_max().as_millis()))
             .env("SOLEHOLD_LIMITS_REQUESTS_PER_SECOND", "0");
+        let builder = match files {
+            Some(ServerFiles { certificate, key }) => {
+                builder.env("SOLEHOLD_TLS_CERT", certificate).env("SOLEHOLD_TLS_KEY", key)
+            }
+            None => builder,
+        };
+        let builder = match &setup.older {
+            Some(older) if setup.starts_older => builder.binary(older),
+            _ => builder,
+        };
         let running = Some(builder.start().await?);
-        Ok(Self { builder, running, database })
+        Ok(Self { address, builder, running, database })
     }
 
     /// The server that runs.
@@ -243,6 +292,12 @@ impl Replica {
         Ok(())
     }
 
+    /// SIGTERM, and starts this program at its address.
+    pub async fn replace_by(&mut self, program: &Path) -> Result<()> {
+        self.builder = self.builder.clone().binary(program);
+        self.restart().await
+    }
+
     /// SIGTERM, and starts it again.
     pub async fn restart(&mut self) -> Result<()> {
         if let Some(server) = self.running.take() {
@@ -252,14 +307,14 @@ impl Replica {
     }
 }
 
-async fn links(addresses: &[SocketAddr]) -> Result<(Vec<Proxy>, String)> {
+async fn links(setup: &Setup, addresses: &[SocketAddr]) -> Result<(Vec<Proxy>, String)> {
     let links = try_join_all(addresses.iter().map(|address| Proxy::start(*address))).await?;
-    let urls: Vec<String> = links.iter().map(|link| format!("http://{}", link.addr())).collect();
+    let urls: Vec<String> = links.iter().map(|link| url(setup, link.addr())).collect();
     Ok((links, urls.join(",")))
 }
 
 async fn gate(setup: &Setup, folder: &Path, servers: &[SocketAddr], listen: SocketAddr) -> Result<Client> {
-    let (links, urls) = links(servers).await?;
+    let (links, urls) = links(setup, servers).await?;
     let memory = folder.join("marks");
     let mut arguments: Vec<String> =
         ["sink", "--listen", &listen.to_string(), "--servers", &urls].map(str::to_owned).into();
@@ -275,7 +330,7 @@ async fn place(
     servers: &[SocketAddr],
     sink: SocketAddr,
 ) -> Result<WriterPlace> {
-    let (links, urls) = links(servers).await?;
+    let (links, urls) = links(setup, servers).await?;
     let sink = Proxy::start(sink).await?;
     let resources: Vec<String> = (1..=RESOURCES).map(|number| format!("job-{number}")).collect();
     let name = writer_name(number);
@@ -294,10 +349,19 @@ async fn place(
 /// What the sink and the writers are told alike.
 fn common(setup: &Setup, folder: &Path) -> Vec<String> {
     let mut arguments = vec!["--history".to_owned(), folder.display().to_string()];
+    if setup.has_tls {
+        arguments.extend(["--ca-cert".to_owned(), Certificates::trusted_in(folder).display().to_string()]);
+    }
     if let Some(broken) = setup.broken {
         arguments.extend(["--break".to_owned(), broken.as_str().to_owned()]);
     }
     arguments
+}
+
+/// Where a server is reached.
+fn url(setup: &Setup, address: SocketAddr) -> String {
+    let scheme = if setup.has_tls { "https" } else { "http" };
+    format!("{scheme}://{address}")
 }
 
 /// Whether a write is by the writer of this number.

@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use futures_util::future::try_join_all;
 use rand::RngExt as _;
-use solehold_client::{AcquireError, ClientSession, Guard, Http, HttpConfig, SessionConfig};
+use solehold_client::{AcquireError, ClientSession, Guard, SessionConfig};
 use solehold_clock::BootTime;
 use tokio::{
     signal::unix::{SignalKind, signal},
@@ -21,6 +21,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     broken::Broken,
     history::{Action, Outcome, Recorder, Write},
+    servers::ServersOptions,
     sink::SinkClient,
 };
 
@@ -41,8 +42,8 @@ const WRITES: std::ops::Range<u32> = 20..80;
 pub struct WriterOptions {
     #[arg(long)]
     pub name: String,
-    #[arg(long, value_delimiter = ',')]
-    pub servers: Vec<String>,
+    #[command(flatten)]
+    pub servers: ServersOptions,
     #[arg(long)]
     pub sink: String,
     #[arg(long, value_delimiter = ',')]
@@ -67,7 +68,7 @@ struct Writer {
 /// Runs until SIGTERM, and then releases what it holds.
 pub async fn run(options: WriterOptions) -> Result<()> {
     let recorder = Recorder::create(&options.history, &options.name)?;
-    let authority = Arc::new(Http::new(HttpConfig::new(&options.servers))?);
+    let authority = options.servers.connect()?;
     let config = SessionConfig {
         ttl: Duration::from_millis(options.ttl_ms),
         open_timeout: Duration::from_secs(60),

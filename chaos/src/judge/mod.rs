@@ -35,6 +35,12 @@ pub fn judge(history: &History) -> Vec<Violation> {
     judgements.iter().flat_map(|judge| judge(history)).collect()
 }
 
+/// What was done must have cost nobody a lease.
+pub fn keeps_leases(takeovers: usize) -> Option<Violation> {
+    (takeovers > 0)
+        .then(|| Violation::new("leases", format!("{takeovers} leases were lost to another holder")))
+}
+
 /// How many acknowledged writes are not there.
 pub fn lost(history: &History) -> usize {
     kept::lost(history).len()

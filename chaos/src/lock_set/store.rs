@@ -6,7 +6,10 @@ use anyhow::{Context, Result, bail};
 use axum::{Json, Router, extract::State, routing::get};
 use clap::Args;
 use parking_lot::Mutex;
-use solehold_client::gate::{RESOURCE, TOKEN};
+use solehold_client::{
+    Http, HttpConfig,
+    gate::{RESOURCE, TOKEN},
+};
 use tokio::net::TcpListener;
 
 use super::lock::{KEY, KIND};
@@ -35,7 +38,8 @@ type Shared = Arc<Mutex<Elements>>;
 pub async fn run(options: StoreOptions) -> Result<()> {
     let mut router = Router::new().route("/set", get(read).put(write)).with_state(Shared::default());
     if !options.servers.is_empty() {
-        router = router.layer(gate_layer(KIND, &options.servers, None)?);
+        router =
+            router.layer(gate_layer(KIND, Arc::new(Http::new(HttpConfig::new(&options.servers))?), None)?);
     }
     let listener = TcpListener::bind(options.listen).await.context("the store cannot listen")?;
     println!("{READY}{}", listener.local_addr()?);
