@@ -6,7 +6,7 @@ use solehold_core::{key::HolderKey, lease::Pending, request::SpentRequest};
 
 use super::tables::{
     columns::*,
-    part::{delete, insert, list, together, update, upsert},
+    part::{delete, insert, list, update, upsert},
     rows::*,
 };
 
@@ -26,32 +26,14 @@ macro_rules! statements {
 /// updated, found at the high end of an index, so however long an old snapshot keeps dead versions alive, none of them
 /// is walked.
 fn read_clock() -> String {
-    format!("SELECT {} FROM {CLOCK} WHERE c.id = 1", list::<(ClockPart, CeilingPart)>())
-}
-
-const CLOCK: &str = "solehold.clock c \
-    CROSS JOIN (SELECT number, revision FROM solehold.commits WHERE number IS NOT NULL ORDER BY number DESC LIMIT 1) b \
-    CROSS JOIN (SELECT at_ms FROM solehold.commits ORDER BY at_ms DESC LIMIT 1) m \
-    CROSS JOIN (SELECT number, ceiling_ms, claimed_ms FROM solehold.ceilings \
-        ORDER BY number DESC, ceiling_ms DESC LIMIT 1) h";
-
-/// Requests by their names (`$1..$5`).
-const REQUESTS: &str = "unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[]) \
-    AS k(tenant, kind, key, holder, request) \
-    JOIN solehold.requests q USING (tenant, kind, key, holder, request)";
-
-const LEAVE_WORD: &str = "INSERT INTO solehold.commits (batch_id, number, revision, at_ms, committed) \
-    VALUES ($1::uuid, $2::bigint, $3::bigint, $4::bigint, true)";
-
-fn free_leases() -> String {
-    update::<LeaseKeyPart, LeaseBoundsPart>(&[("lease_id", "NULL")])
-}
-
-fn update_sessions() -> String {
-    update::<SessionKeyPart, SessionLifePart>(&[
-        ("metrics", "coalesce(u.metrics, s.metrics)"),
-        ("due_ms", "CASE WHEN u.lease_count = 0 THEN least(s.due_ms, u.deadline_ms) ELSE s.due_ms END"),
-    ])
+    format!(
+        "SELECT {} FROM solehold.clock c \
+         CROSS JOIN (SELECT number, revision FROM solehold.commits WHERE number IS NOT NULL ORDER BY number DESC LIMIT 1) b \
+         CROSS JOIN (SELECT at_ms FROM solehold.commits ORDER BY at_ms DESC LIMIT 1) m \
+         CROSS JOIN (SELECT number, ceiling_ms, claimed_ms FROM solehold.ceilings \
+            ORDER BY number DESC, ceiling_ms DESC LIMIT 1) h WHERE c.id = 1",
+        list::<(ClockPart, CeilingPart)>()
+    )
 }
 
 /// Store time in a read: by the transaction's own start, so that the whole of it has one time; `$1` is the latest time
@@ -125,10 +107,9 @@ statements! {
     Holdings = format!("SELECT {} FROM unnest($1::text[], $2::text[]) AS k(tenant, name) \
         JOIN solehold.leases l ON l.holder = k.name AND l.lease_id IS NOT NULL \
         JOIN solehold.resources r ON r.id = l.resource_id AND r.tenant = k.tenant", list::<LeaseKeyPart>());
-    Requests = format!("SELECT {} FROM {REQUESTS}", list::<RequestColumns>());
-    /// [`Sql::ReadClock`], once for each of [`Sql::Requests`] and at least once: most acquires need both.
-    ReadClockAndRequests = format!("SELECT {} FROM {CLOCK} LEFT JOIN (SELECT q.* FROM {REQUESTS}) q ON true WHERE c.id = 1",
-        list::<ClockAndRequest>());
+    Requests = format!("SELECT {} \
+        FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[]) AS k(tenant, kind, key, holder, request) \
+        JOIN solehold.requests q USING (tenant, kind, key, holder, request)", list::<RequestColumns>());
     /// All cancelled requests of holders for resources (`$1..$4`).
     CancelledRequests = format!("SELECT {} \
         FROM unnest($1::text[], $2::text[], $3::text[], $4::text[]) AS k(tenant, kind, key, holder) \
@@ -161,7 +142,7 @@ statements! {
     /// Who holds what.
     UpdateLeases = update::<LeaseKeyPart, (LeaseBoundsPart, HoldingPart)>(&[]);
     /// Rows that are free now. Their other columns keep what they said of the last lease, which means nothing.
-    FreeLeases = free_leases();
+    FreeLeases = update::<LeaseKeyPart, LeaseBoundsPart>(&[("lease_id", "NULL")]);
     /// The declaration or the state document beside the leases has changed.
     UpdateBeside = update::<LeaseKeyPart, BesidePart>(&[]);
     InsertLeases = insert::<(LeaseKeyPart, LeaseBoundsPart, HoldingPart)>(
@@ -179,7 +160,10 @@ statements! {
 
     InsertSessions = insert::<SessionColumns>(&[("due_ms", "u.deadline_ms")]);
     /// `metrics` is left alone where none are given: a large text is not written again with every heartbeat.
-    UpdateSessions = update_sessions();
+    UpdateSessions = update::<SessionKeyPart, SessionLifePart>(&[
+        ("metrics", "coalesce(u.metrics, s.metrics)"),
+        ("due_ms", "CASE WHEN u.lease_count = 0 THEN least(s.due_ms, u.deadline_ms) ELSE s.due_ms END"),
+    ]);
     DeleteSessions = "DELETE FROM solehold.sessions WHERE id = ANY($1::uuid[])";
 
     UpsertHolders = upsert::<HolderKey, HolderPart>();
@@ -189,18 +173,9 @@ statements! {
     UpsertRecords = upsert::<RecordKeyPart, RecordPart>();
     DeleteRecords = delete::<RecordKeyPart>();
     InsertEvents = insert::<(EventPart, EventIndexPart)>(&[]);
-    /// What most batches with events write, and then [`Sql::LeaveWord`]: a statement costs more than a few rows.
-    WriteBatch = together(&[
-        update::<LeaseKeyPart, (LeaseBoundsPart, HoldingPart)>(&[]),
-        free_leases(),
-        update_sessions(),
-        upsert::<RequestKeyPart, SpentRequest>(),
-        insert::<(EventPart, EventIndexPart)>(&[]),
-        LEAVE_WORD.to_owned(),
-    ]);
     /// The clock goes on, and the batch leaves a row that says so. Numbers are unique: where the isolation is such that
     /// the clock was read in a snapshot from before its lock, this fails, and the batch is run again.
-    LeaveWord = LEAVE_WORD;
+    LeaveWord = "INSERT INTO solehold.commits (batch_id, number, revision, at_ms, committed) VALUES ($1, $2, $3, $4, true)";
 
     /// Whether a batch was committed; if it was not, it never will be. Waits for one that is on its way. A row that was
     /// there is written again, so that this answer waits for a synchronous standby as the commit itself would have.

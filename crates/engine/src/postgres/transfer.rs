@@ -24,7 +24,7 @@ use super::{
     statements::Sql,
     tables::{
         columns::EventPart,
-        part::{self, Part, list},
+        part::{Part, list},
         rows::{self, HolderColumns, RecordColumns, RequestColumns, SessionColumns, WholeResourceColumns},
     },
 };
@@ -102,7 +102,7 @@ impl PostgresStore {
         give::<WholeResourceColumns>(conn, out, resources, resource).await?;
         let requests = "requests q ORDER BY q.tenant, q.kind, q.key, q.holder, q.request";
         let request = |row: &_| {
-            let (request, spent) = rows::request(part::read(row)?);
+            let (request, spent) = rows::request(row)?;
             Ok(Some(Row::Request { request, spent }))
         };
         give::<RequestColumns>(conn, out, requests, request).await?;
@@ -157,11 +157,11 @@ impl PostgresStore {
         let changes = ResourceChanges::imported(&state);
         let before = RowsBefore { resources: &HashMap::new(), sessions: &HashMap::new(), now };
         let writes = Writes::of(&state, &dirty, &changes, &before, |id| id)?;
-        writes.send(conn, None, async {}).await.0?;
+        writes.send(conn, async {}).await.0?;
         for events in events.chunks(EVENTS_AT_ONCE) {
             let mut writes = Writes::default();
             writes.events(events)?;
-            writes.send(conn, None, async {}).await.0?;
+            writes.send(conn, async {}).await.0?;
         }
         // Rows got numbers from 1 on; revisions must begin above them.
         let revision = header.revision.max(Revision(state.resources().count() as u64));

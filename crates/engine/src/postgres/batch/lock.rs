@@ -80,11 +80,11 @@ struct Answers {
     holders: Vec<Row>,
     leases: Vec<Row>,
     _clock_lock: Vec<Row>,
-    /// And the requests.
     clock: Vec<Row>,
     missing: Vec<Row>,
     held_now: Vec<Row>,
     holders_now: Vec<Row>,
+    requests: Vec<Row>,
     cancelled: Vec<Row>,
     records: Vec<Row>,
     moves: Vec<Row>,
@@ -111,11 +111,7 @@ impl PostgresStore {
         lane: Lane,
     ) -> Result<LockedRows, Fault> {
         let answers = in_time("locking rows", ROUND_TRIP, request_locks(conn, wanted, plan, lane)).await?;
-        let (reading, requests) = if wanted.requests.is_empty() {
-            (Reading::of(&answers.clock, answers.asked)?, Vec::new())
-        } else {
-            Reading::with_requests(&answers.clock, answers.asked)?
-        };
+        let reading = Reading::of(&answers.clock, answers.asked)?;
         if !answers.missing.is_empty() {
             return Err(Fault::Stale);
         }
@@ -147,9 +143,8 @@ impl PostgresStore {
         if let Some(late) = sessions.into_iter().find(|id| !plan.sessions.contains(id)) {
             return Err(FoundLate::Session(late).into());
         }
-        let cancelled = answers.cancelled.iter().map(part::read);
-        for row in requests.into_iter().map(Ok).chain(cancelled) {
-            let (request, spent) = rows::request(row?);
+        for row in answers.requests.iter().chain(&answers.cancelled) {
+            let (request, spent) = rows::request(row)?;
             held.state.load_request(request, spent);
         }
         for row in &answers.records {
@@ -197,13 +192,7 @@ async fn request_locks(conn: &Conn, wanted: &WantedRows, plan: &Plan, lane: Lane
             }
         },
         _clock_lock: async { conn.query_if(news, Sql::LockClock, &[]).await },
-        clock: async {
-            if wanted.requests.is_empty() {
-                return conn.query(Sql::ReadClock, &[]).await;
-            }
-            let params: [Param<'_>; 5] = [&rq_tenants, &rq_kinds, &rq_keys, &rq_holders, &rq_requests];
-            conn.query(Sql::ReadClockAndRequests, &params).await
-        },
+        clock: async { conn.query(Sql::ReadClock, &[]).await },
         missing: async {
             let wanted = news && !plan.missing.is_empty();
             conn.query_if(wanted, Sql::AnyResources, &[&tenants, &kinds, &keys, &slots]).await
@@ -214,6 +203,10 @@ async fn request_locks(conn: &Conn, wanted: &WantedRows, plan: &Plan, lane: Lane
         },
         holders_now: async {
             conn.query_if(news && has_holders, Sql::ResolveHolders, &[&holder_tenants, &holder_names]).await
+        },
+        requests: async {
+            let params: [Param<'_>; 5] = [&rq_tenants, &rq_kinds, &rq_keys, &rq_holders, &rq_requests];
+            conn.query_if(!wanted.requests.is_empty(), Sql::Requests, &params).await
         },
         cancelled: async {
             let params: [Param<'_>; 4] = [&c_tenants, &c_kinds, &c_keys, &c_holders];

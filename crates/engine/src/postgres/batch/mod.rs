@@ -24,6 +24,7 @@ use solehold_core::{
     time::{Moment, StoreTime},
 };
 use solehold_trace::Span;
+use tokio::join;
 use tokio_postgres::error::Severity;
 use uuid::Uuid;
 
@@ -32,7 +33,7 @@ use self::{
     lock::LockedRows,
     plan::Plan,
     wanted::WantedRows,
-    write::{BatchWord, ResourceChanges, RowsBefore, Writes},
+    write::{ResourceChanges, RowsBefore, Writes},
 };
 use super::{
     PostgresStore,
@@ -236,18 +237,24 @@ impl PostgresStore {
         let changes = ResourceChanges::by(&decided.events);
         let mut writes = Writes::of(&held.state, &dirty, &changes, &before, version_of)?;
         writes.events(&decided.events)?;
-        let word = clock.map(|now| BatchWord {
-            batch: Uuid::now_v7(),
-            number: held.reading.clock.number + 1,
-            revision: decided.revision.0 as i64,
-            at_ms: now.0 as i64,
-        });
+        let batch = Uuid::now_v7();
+        let revision = decided.revision.0 as i64;
+        let now = now.0 as i64;
+        let number = held.reading.clock.number + 1;
+        let commit = async {
+            join!(biased;
+                async {
+                    conn.execute_if(clock.is_some(), Sql::LeaveWord, &[&batch, &number, &revision, &now]).await
+                },
+                conn.simple("COMMIT")
+            )
+        };
         conn.take_warning();
         let cursor = Cursor { epoch: held.reading.clock.epoch, revision: decided.revision };
-        let sent = async { Ok(writes.send(conn, word.as_ref(), conn.simple("COMMIT")).await) };
+        let sent = async { Ok(writes.send(conn, commit).await) };
         let _span = Span::child("store.commit", solehold_trace::current());
         let (fault, at_commit) = match in_time("committing", ROUND_TRIP, sent).await {
-            Ok((Ok(()), Ok(()))) => {
+            Ok((Ok(()), (Ok(_), Ok(())))) => {
                 if let Some(warning) = conn.take_warning() {
                     return Err(AttemptError::Warned(warning));
                 }
@@ -257,8 +264,8 @@ impl PostgresStore {
                 }
                 return Ok(decided);
             }
-            Ok((Err(fault), _)) => (fault, false),
-            Ok((Ok(()), Err(fault))) => (fault, true),
+            Ok((Err(fault), _)) | Ok((Ok(()), (Err(fault), _))) => (fault, false),
+            Ok((Ok(()), (Ok(_), Err(fault)))) => (fault, true),
             Err(slow) => (slow, true),
         };
         let severity = match &fault {
@@ -270,7 +277,7 @@ impl PostgresStore {
         match severity {
             Some(Severity::Error) => Err(AttemptError::Before(fault)),
             Some(_) if !at_commit => Err(AttemptError::Before(fault)),
-            _ => Err(AttemptError::Lost { decided, cursor, batch: word.map(|word| word.batch), fault }),
+            _ => Err(AttemptError::Lost { decided, cursor, batch: clock.is_some().then_some(batch), fault }),
         }
     }
 

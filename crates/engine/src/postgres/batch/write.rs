@@ -19,7 +19,6 @@ use crate::postgres::{
     statements::Sql,
     tables::{
         columns::*,
-        part::{self, Param},
         rows,
         rows::*,
         unreadable,
@@ -291,16 +290,13 @@ impl<'a> Writes<'a> {
         Ok(())
     }
 
-    /// Sends it all at once, with the row that a batch with events leaves; `last` is sent right behind.
-    pub(crate) async fn send<T>(
-        &self,
-        conn: &Conn,
-        word: Option<&BatchWord>,
-        last: impl Future<Output = T>,
-    ) -> (Result<(), Fault>, T) {
-        let (rows, more, most, last) = join!(biased;
+    /// Sends it all at once; `last` is sent right behind.
+    pub(crate) async fn send<T>(&self, conn: &Conn, last: impl Future<Output = T>) -> (Result<(), Fault>, T) {
+        let (rows, more, last) = join!(biased;
             async {
                 join!(biased;
+                    conn.write(Sql::UpdateLeases, &self.leases),
+                    conn.write(Sql::FreeLeases, &self.free_leases),
                     conn.write(Sql::InsertResources, &self.new_resources),
                     conn.write(Sql::InsertLeases, &self.new_leases),
                     conn.write(Sql::UpdateBeside, &self.beside),
@@ -309,6 +305,7 @@ impl<'a> Writes<'a> {
                     conn.remove(Sql::DeleteResources, &self.gone_resources),
                     conn.write(Sql::UpsertStates, &self.states),
                     conn.remove(Sql::DeleteStates, &self.gone_states),
+                    conn.write(Sql::UpdateSessions, &self.sessions),
                     conn.write(Sql::InsertSessions, &self.new_sessions),
                     conn.remove(Sql::DeleteSessions, &self.gone_sessions),
                 )
@@ -317,64 +314,21 @@ impl<'a> Writes<'a> {
                 join!(biased;
                     conn.write(Sql::UpsertHolders, &self.holders),
                     conn.write(Sql::DeleteHolders, &self.gone_holders),
+                    conn.write(Sql::UpsertRequests, &self.requests),
                     conn.write(Sql::DeleteRequests, &self.gone_requests),
                     conn.write(Sql::UpsertRecords, &self.records),
                     conn.write(Sql::DeleteRecords, &self.gone_records),
                     conn.write(Sql::DeleteWaiters, &self.gone_waiters),
                     conn.write(Sql::UpsertWaiters, &self.waiters),
+                    conn.write(Sql::InsertEvents, &self.events),
                 )
-            },
-            async {
-                match word {
-                    Some(word) => self.send_with(conn, word).await,
-                    None => self.send_alone(conn).await,
-                }
             },
             last,
         );
-        let (a, b, c, d, e, f, g, h, i, j) = rows;
-        let (k, l, m, n, o, p, q) = more;
-        let all = [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, most];
+        let (a, b, c, d, e, f, g, h, i, j, k, s, t) = rows;
+        let (l, m, n, o, p, q, r, u, v) = more;
+        let all = [a, b, c, d, e, f, g, h, i, j, k, s, t, l, m, n, o, p, q, r, u, v];
         (all.into_iter().find_map(Result::err).map_or(Ok(()), Err), last)
-    }
-
-    /// What most batches with events write, in one statement.
-    async fn send_with(&self, conn: &Conn, word: &BatchWord) -> Result<u64, Fault> {
-        let mut params = part::arrays(&self.leases);
-        params.extend(part::arrays(&self.free_leases));
-        params.extend(part::arrays(&self.sessions));
-        params.extend(part::arrays(&self.requests));
-        params.extend(part::arrays(&self.events));
-        let mut params = part::refs(&params);
-        params.extend(word.params());
-        conn.execute(Sql::WriteBatch, &params).await
-    }
-
-    /// The same without events, where there is rarely more than one kind of row.
-    async fn send_alone(&self, conn: &Conn) -> Result<u64, Fault> {
-        let (a, b, c, d, e) = join!(biased;
-            conn.write(Sql::UpdateLeases, &self.leases),
-            conn.write(Sql::FreeLeases, &self.free_leases),
-            conn.write(Sql::UpdateSessions, &self.sessions),
-            conn.write(Sql::UpsertRequests, &self.requests),
-            conn.write(Sql::InsertEvents, &self.events),
-        );
-        [a, b, c, d, e].into_iter().sum()
-    }
-}
-
-/// The row that a batch with events leaves.
-#[derive(Debug)]
-pub(crate) struct BatchWord {
-    pub(crate) batch: Uuid,
-    pub(crate) number: i64,
-    pub(crate) revision: i64,
-    pub(crate) at_ms: i64,
-}
-
-impl BatchWord {
-    fn params(&self) -> [Param<'_>; 4] {
-        [&self.batch, &self.number, &self.revision, &self.at_ms]
     }
 }
 

@@ -31,7 +31,6 @@ use crate::postgres::{
     tables::{
         columns::{CeilingPart, ClockPart},
         part,
-        rows::{ClockAndRequest, RequestColumns},
     },
 };
 use crate::{
@@ -98,18 +97,14 @@ impl Reading {
     /// Reads the one row of [`Sql::ReadClock`] and its like; `asked` is from before the request was sent.
     pub(crate) fn of(rows: &[Row], asked: BootTime) -> Result<Self, Fault> {
         let answered = BootTime::now();
-        let (clock, ceiling) = part::read(rows.first().ok_or_else(no_row)?)?;
+        let Some(row) = rows.first() else {
+            return Err(Fault::Unreadable(
+                "the tables solehold.clock and solehold.commits have no row: were they emptied by hand?"
+                    .to_owned(),
+            ));
+        };
+        let (clock, ceiling) = part::read(row)?;
         Ok(Self { clock, ceiling, asked, answered })
-    }
-
-    /// Reads the rows of [`Sql::ReadClockAndRequests`] in the same way.
-    pub(crate) fn with_requests(rows: &[Row], asked: BootTime) -> Result<(Self, Vec<RequestColumns>), Fault> {
-        let answered = BootTime::now();
-        let mut read = rows.iter().map(part::read::<ClockAndRequest>);
-        let (clock, ceiling, first) = read.next().ok_or_else(no_row)??;
-        let more = read.filter_map(|row| row.map(|(_, _, request)| request).transpose());
-        let requests = first.into_iter().map(Ok).chain(more).collect::<Result<_, _>>()?;
-        Ok((Self { clock, ceiling, asked, answered }, requests))
     }
 
     /// Nothing is decided before this time.
@@ -162,11 +157,6 @@ impl Reading {
             answered_ms: self.answered.as_ms() as i64,
         }
     }
-}
-
-fn no_row() -> Fault {
-    let text = "the tables solehold.clock and solehold.commits have no row: were they emptied by hand?";
-    Fault::Unreadable(text.to_owned())
 }
 
 impl PostgresStore {

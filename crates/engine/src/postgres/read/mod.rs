@@ -29,7 +29,7 @@ use super::{
     statements::{Sql, read_now},
     tables::{
         columns::{EventPart, floor},
-        part::{self, Param, Params, list, refs},
+        part::{Param, Params, list, refs},
         rows::{self, HolderColumns, WholeResourceColumns, resource_hash},
         text, unreadable,
     },
@@ -164,7 +164,7 @@ impl PostgresStore {
             state.load_holder(holder);
         }
         for row in &requests? {
-            let (request, spent) = rows::request(part::read(row)?);
+            let (request, spent) = rows::request(row)?;
             state.load_request(request, spent);
         }
         for row in &records? {

@@ -38,8 +38,6 @@ pub(crate) type PresentSessionColumns = (HolderKey, PresentSessionPart);
 pub(crate) type WaiterColumns = (WaiterKeyPart, WaiterPart);
 pub(crate) type RequestColumns = (RequestKeyPart, SpentRequest);
 pub(crate) type RecordColumns = (RecordKeyPart, RecordPart);
-/// The clock, and a request if there is one.
-pub(crate) type ClockAndRequest = (ClockPart, CeilingPart, Option<RequestColumns>);
 
 pub(crate) fn session(row: &Row) -> Result<Session, Fault> {
     let (key, opening, life) = read::<SessionColumns>(row)?;
@@ -329,9 +327,9 @@ impl WaiterPart {
 }
 
 /// A spent request and what is remembered of it.
-pub(crate) fn request((key, spent): RequestColumns) -> (RequestKey, SpentRequest) {
-    let RequestKeyPart { tenant, kind, key, holder, request } = key;
-    (RequestKey { resource: ResourceKey::new(tenant, kind, key), holder, request }, spent)
+pub(crate) fn request(row: &Row) -> Result<(RequestKey, SpentRequest), Fault> {
+    let (RequestKeyPart { tenant, kind, key, holder, request }, spent) = read::<RequestColumns>(row)?;
+    Ok((RequestKey { resource: ResourceKey::new(tenant, kind, key), holder, request }, spent))
 }
 
 impl From<&RequestKey> for RequestKeyPart {
