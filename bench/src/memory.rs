@@ -42,7 +42,7 @@ fn acquire(n: usize) -> Command {
 }
 
 fn open(folder: &Path) -> Result<Engine> {
-    let options = ResidentOptions { ttl_max_ms: TTL_MS };
+    let options = ResidentOptions { ttl_max_ms: TTL_MS, ..ResidentOptions::default() };
     let store = ResidentStore::embedded_with(Folder::open(folder)?, BootClock, options)?;
     Ok(Engine::start(store, EngineOptions::default(), Arc::new(())))
 }

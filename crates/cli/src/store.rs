@@ -143,7 +143,11 @@ impl StoreChoice {
             Self::Folder(path) => {
                 let ttl_max_ms = options.ttl_max_ms.unwrap_or(TTL_MAX_MS);
                 let journal = embedded::Folder::open(path)?;
-                let opened = ResidentStore::embedded_with(journal, BootClock, ResidentOptions { ttl_max_ms });
+                let opened = ResidentStore::embedded_with(
+                    journal,
+                    BootClock,
+                    ResidentOptions { ttl_max_ms, ..ResidentOptions::default() },
+                );
                 Ok(opened.map_err(|error| embedded::or_full_disk(path, error))?)
             }
             Self::Url(url) if url.is_memory() => Ok(resident::memory(BootClock)?),
