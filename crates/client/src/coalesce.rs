@@ -69,16 +69,16 @@ impl QueuedOperation {
 
 #[derive(Debug)]
 pub struct Coalescer {
-    acquires: Arc<Lane>,
-    renewals: Arc<Lane>,
-    releases: Arc<Lane>,
+    acquires: Arc<OperationLane>,
+    renewals: Arc<OperationLane>,
+    releases: Arc<OperationLane>,
 }
 
 impl Coalescer {
     /// Its requests are made in the current runtime, and end with it.
     pub fn start(authority: &Arc<dyn Authority>) -> Self {
         let lane = || {
-            Arc::new(Lane {
+            Arc::new(OperationLane {
                 authority: authority.clone(),
                 runtime: Handle::current(),
                 places: Arc::new(Semaphore::new(QUEUE_MAX)),
@@ -111,7 +111,7 @@ impl Coalescer {
 }
 
 /// Operations of one sort, which wait to be sent together.
-struct Lane {
+struct OperationLane {
     authority: Arc<dyn Authority>,
     runtime: Handle,
     /// One permit for each operation that may be here.
@@ -123,7 +123,7 @@ struct Lane {
 struct Queue {
     waiting: VecDeque<QueuedOperation>,
     /// Tasks that send, or are about to.
-    flights: usize,
+    deliveries: usize,
     /// One of them was started and has taken nothing yet.
     is_starting: bool,
     /// The last request that was begun takes long: it holds up no other.
@@ -138,40 +138,40 @@ impl Queue {
     }
 }
 
-impl Lane {
+impl OperationLane {
     fn put(self: &Arc<Self>, operation: QueuedOperation) {
         self.queue.lock().waiting.push_back(operation);
-        self.start_flight();
+        self.start_delivery();
     }
 
     /// Starts to send what waits, if it need not wait for what is under way. It is taken when the task runs: until then
     /// others join it.
-    fn start_flight(self: &Arc<Self>) {
+    fn start_delivery(self: &Arc<Self>) {
         {
             let mut queue = self.queue.lock();
-            if queue.is_starting || !queue.may_go(queue.flights) {
+            if queue.is_starting || !queue.may_go(queue.deliveries) {
                 return;
             }
             queue.is_starting = true;
-            queue.flights += 1;
+            queue.deliveries += 1;
         }
-        self.runtime.spawn(Flight { lane: self.clone(), is_over: false }.run());
+        self.runtime.spawn(Delivery { lane: self.clone(), is_over: false }.run());
     }
 }
 
-impl fmt::Debug for Lane {
+impl fmt::Debug for OperationLane {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Lane").field("queue", &self.queue).finish_non_exhaustive()
+        f.debug_struct("OperationLane").field("queue", &self.queue).finish_non_exhaustive()
     }
 }
 
 /// Sends one request after the other, until nothing waits that it may send.
-struct Flight {
-    lane: Arc<Lane>,
+struct Delivery {
+    lane: Arc<OperationLane>,
     is_over: bool,
 }
 
-impl Flight {
+impl Delivery {
     async fn run(mut self) {
         let mut next = Some(self.first());
         while let Some(batch) = next {
@@ -182,14 +182,14 @@ impl Flight {
 
     /// Sends a batch. Others go beside it if it is full, or takes long.
     async fn send(&self, batch: Vec<QueuedOperation>) {
-        self.lane.start_flight();
+        self.lane.start_delivery();
         let mut sending = pin!(send(&*self.lane.authority, batch));
         tokio::select! {
             biased;
             () = &mut sending => {}
             () = tokio::time::sleep(SLOW) => {
                 self.lane.queue.lock().is_slow = true;
-                self.lane.start_flight();
+                self.lane.start_delivery();
                 sending.await;
             }
         }
@@ -205,11 +205,11 @@ impl Flight {
     /// What came meanwhile. If there is nothing, or others send it, this one is over.
     fn next(&mut self) -> Option<Vec<QueuedOperation>> {
         let mut queue = self.lane.queue.lock();
-        if !queue.is_starting && queue.may_go(queue.flights - 1) {
+        if !queue.is_starting && queue.may_go(queue.deliveries - 1) {
             return Some(Self::take(&mut queue));
         }
         self.is_over = true;
-        queue.flights -= 1;
+        queue.deliveries -= 1;
         None
     }
 
@@ -220,12 +220,12 @@ impl Flight {
     }
 }
 
-impl Drop for Flight {
+impl Drop for Delivery {
     /// The runtime has ended, or sending has panicked: nobody else may be there to send what waits.
     fn drop(&mut self) {
         if !self.is_over {
             let mut queue = self.lane.queue.lock();
-            queue.flights -= 1;
+            queue.deliveries -= 1;
             queue.is_starting = false;
             let given_up = std::mem::take(&mut queue.waiting);
             drop(queue);

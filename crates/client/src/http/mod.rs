@@ -275,7 +275,7 @@ impl Authority for Http {
         };
         let wait = wait.min(self.wait_max());
         let call = Call::new(Method::POST, path, wait + self.timeout).body(&wire::waiting(ask, wait));
-        match self.ask::<wire::Grant>(Lane::Waits, call).await {
+        match self.ask::<wire::BriefGrant>(Lane::Waits, call).await {
             Ok(Err(refusal)) if refusal.code == ErrorCode::NoSuchRoute => None,
             answer => Some(answer.map(|outcome| outcome.map(|grant| wire::granted(resource.clone(), grant)))),
         }

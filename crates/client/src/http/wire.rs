@@ -76,7 +76,7 @@ pub fn release(held: &HeldLease, state: Option<StateWrite>) -> ReleaseItem {
 /// A [`resources::GrantBody`], as far as a client goes by it. What it passes over is neither kept nor looked at, which
 /// takes a fraction of the time.
 #[derive(Debug, Deserialize)]
-pub struct Grant {
+pub struct BriefGrant {
     lease_id: Uuid,
     token: u64,
     slot: Option<u32>,
@@ -97,7 +97,7 @@ pub struct BatchResults {
 #[derive(Debug, Deserialize)]
 pub struct BatchItem {
     status: ItemStatus,
-    lease: Option<Grant>,
+    lease: Option<BriefGrant>,
     problem: Option<Box<Problem>>,
 }
 
@@ -142,7 +142,7 @@ pub fn state(state: resources::StateDocument) -> StateDocument {
     }
 }
 
-pub fn granted(resource: ResourceName, grant: Grant) -> GrantedLease {
+pub fn granted(resource: ResourceName, grant: BriefGrant) -> GrantedLease {
     GrantedLease {
         held: HeldLease {
             resource,

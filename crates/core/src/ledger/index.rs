@@ -6,15 +6,15 @@ use crate::{hashing::KeyMap, key::ResourceKey};
 
 /// The keys of resources, in order, under the one that has them.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Index<K: Hash + Eq>(KeyMap<K, BTreeSet<Arc<ResourceKey>>>);
+pub(super) struct ResourceIndex<K: Hash + Eq>(KeyMap<K, BTreeSet<Arc<ResourceKey>>>);
 
-impl<K: Hash + Eq> Default for Index<K> {
+impl<K: Hash + Eq> Default for ResourceIndex<K> {
     fn default() -> Self {
         Self(KeyMap::default())
     }
 }
 
-impl<K: Hash + Eq> Index<K> {
+impl<K: Hash + Eq> ResourceIndex<K> {
     pub(super) fn insert(&mut self, of: K, key: Arc<ResourceKey>) {
         self.0.entry(of).or_default().insert(key);
     }

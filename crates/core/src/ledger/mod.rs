@@ -22,7 +22,7 @@ use crate::{
     waiter::{Lines, PlaceKey, Waiter},
 };
 pub use dirty::{Dirty, FoundLate};
-use index::Index;
+use index::ResourceIndex;
 use order::SortedKeys;
 use rpds::RedBlackTreeMapSync as SharedMap;
 
@@ -44,9 +44,9 @@ pub struct Ledger {
     /// Which resource a lease, live or pending, is on.
     leases: KeyMap<LeaseId, Arc<ResourceKey>>,
     /// Which resources are attached to a session, held or pending.
-    attached: Index<SessionId>,
+    attached: ResourceIndex<SessionId>,
     /// Which resources a holder holds, expired leases that were not swept yet included.
-    held: Index<Name>,
+    held: ResourceIndex<Name>,
     /// How many pending leases there are, by tenant and kind.
     moves: KeyMap<(Name, Name), u32>,
     lines: Lines,

@@ -260,8 +260,8 @@ fn load_rows(db: &Connection, state: &mut Ledger) -> Result<(), StoreError> {
     let mut select = db.prepare("SELECT tab, id, row FROM rows")?;
     let mut rows = select.query([])?;
     thread::scope(|threads| {
-        let (to_decode, stored) = mpsc::channel::<Vec<StoredRow>>();
-        let (to_load, decoded) = mpsc::channel();
+        let (to_decode, stored) = mpsc::sync_channel::<Vec<StoredRow>>(PIECES_MAX);
+        let (to_load, decoded) = mpsc::sync_channel(PIECES_MAX);
         threads.spawn(move || {
             for piece in stored {
                 let piece: Result<Vec<_>, _> = piece.iter().map(StoredRow::decode).collect();
