@@ -48,6 +48,7 @@ impl StoreKind {
 }
 
 /// A store that runs.
+#[expect(clippy::large_enum_variant, reason = "a world has one")]
 pub enum Store {
     Postgres { primary: Postgres, standby: Option<Postgres> },
     Patroni(PatroniCluster),

@@ -48,7 +48,7 @@ fn shards() -> Shards {
 
 /// What the lease of the shard is on.
 pub fn shard() -> ResourceName {
-    ResourceName::new(SHARD_KIND, &shards().id(0)).expect("a good name")
+    ResourceName::new(SHARD_KIND, shards().id(0)).expect("a good name")
 }
 
 fn routes() -> Routes {

@@ -41,10 +41,10 @@ impl Invariant for AcknowledgedLast {
                 }
             }
             Happening::Passed(message) => drop(self.passed.insert(message.number)),
-            Happening::Acknowledged(message) => {
-                if self.live.contains(&message.token) && !self.passed.contains(&message.number) {
-                    return Err(format!("{message} is lost"));
-                }
+            Happening::Acknowledged(message)
+                if self.live.contains(&message.token) && !self.passed.contains(&message.number) =>
+            {
+                return Err(format!("{message} is lost"));
             }
             _ => {}
         }

@@ -316,6 +316,7 @@ impl StoredRow {
     }
 }
 
+#[expect(clippy::large_enum_variant, reason = "most rows are of the large one")]
 enum DecodedRow {
     Requests(RequestsRow<SpentRequests>),
     Other(Row),
