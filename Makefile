@@ -144,7 +144,7 @@ hostile: ## slow, huge and silent clients by the thousand against one server, wh
 	@$(STAGE) hostile env $(IN_MEMORY) SOLEHOLD_E2E=full cargo test --workspace --test hostile -- --nocapture --test-threads 1
 
 # `make test` visits the scopes in which one thing goes wrong.
-model: ## every order of messages, crashes and ticks over the real decisions, within bounds: half an hour, 2 GB
+model: ## every order of messages, crashes and ticks over the real decisions, within bounds: ten minutes
 	cargo run --release -p solehold-model -- --together
 
 # `make test` runs 20 seeds of it.

@@ -16,7 +16,7 @@ struct Args {
     /// Only this variant
     #[arg(long, value_enum)]
     variant: Option<Variant>,
-    /// Also exhaust the scopes in which several things go wrong, which have tens of millions of states
+    /// Also exhaust the scopes in which several things go wrong, which have millions of states
     #[arg(long)]
     together: bool,
 }
